@@ -148,10 +148,12 @@ endif
 test: $(STAMPS)/spark $(STAMPS)/spark-classes
 	@$(PYTEST) $(SELECTED)
 
-# Property tests try all of their examples (tests/support/examples.py) here and in test-layers.
+# Property tests try all of their examples (tests/support/examples.py) here and in test-layers. One process finds the files
+# with slow tests, so that the workers do not collect all others, too; if it fails, they do, and show why.
 test-slow: export LEVERET_THOROUGH := 1
 test-slow: $(STAMPS)/spark $(STAMPS)/spark-classes
-	@$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow
+	@files=$$(listed=$$($(PY) -m pytest --collect-only -q -m slow) && printf '%s\n' "$$listed" | sed -n 's/::.*//p' | sort -u); \
+	$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow $$files
 
 # The layers with compiled modules, on the plain files.
 test-layers: export LEVERET_THOROUGH := 1

@@ -8,6 +8,7 @@ Scenarios:
 
 - owner: kill -9 of a shard's process, of its front, or of both; node: of all processes of a node;
 - freeze: SIGSTOP of a shard's process, of a front, or of a node, and SIGCONT;
+- clock: the clocks of nodes are set by up to an hour, and the owner of a vhost is killed; needs faketime;
 - promote: the primary of PostgreSQL is killed, its synchronous standby promoted, and the old primary comes back;
 - partition: a node is cut off from PostgreSQL, from the others and its clients, or from all; needs root;
 - move of a shard; rolling: drain, stop and start one node after another;
@@ -39,11 +40,11 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.cluster_faults import ROUNDS, Load  # noqa: E402
 from bench.cluster_network import NetworkRig  # noqa: E402
-from bench.cluster_rig import Rig  # noqa: E402
+from bench.cluster_rig import ClockRig, Rig  # noqa: E402
 from tests.cluster.test_nodes import Refused  # noqa: E402
 from tests.support.postgres import execute, obstacle  # noqa: E402
 
-RIGS = {"partition": NetworkRig}
+RIGS = {"partition": NetworkRig, "clock": ClockRig}
 RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
 
 

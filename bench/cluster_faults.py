@@ -14,11 +14,14 @@ from typing import TypeAlias
 from bench.cluster_history import Client, Consumer, Definer, Lane, Publisher, check_definitions, declare
 from bench.cluster_network import NODES, POSTGRES, NetworkRig
 from bench.cluster_rig import STANDBY, VHOSTS, Rig, frozen, signal_all
+from tests.cluster.test_clocks import HOUR, set_clock
 from tests.cluster.test_nodes import Node
 from tests.support.polling import wait_until, wait_until_async
 from tests.support.postgres import PostgresServer, execute
 from tests.support.processes import family
 
+# `cluster.lease` of the nodes.
+LEASE = 0.6
 # Seconds for confirms to come back, and for all messages to be delivered.
 RECOVERY_TIMEOUT = 30.0
 DRAIN_TIMEOUT = 90.0
@@ -237,6 +240,21 @@ async def freeze(load: Load) -> tuple[str, float]:
     return kind, gap
 
 
+async def clock(load: Load) -> tuple[str, float]:
+    """Set the clock of the owner of a vhost, which takes over nothing, then kill the owner."""
+    rig = load.rig
+    for node in rig.nodes:
+        set_clock(node, load.random.randint(-HOUR, HOUR))
+    epochs = [rig.epoch(shard) for shard in range(len(VHOSTS))]
+    await asyncio.sleep(2 * LEASE)
+    await load.confirmed(load.movers, time.monotonic())
+    if [rig.epoch(shard) for shard in range(len(VHOSTS))] != epochs:
+        load.wrong.append("a take-over after the clocks were set")
+    victim, gap = await _fail(load, lambda shard, node: rig.kill(node))
+    await in_thread(lambda: rig.restart(victim))
+    return "clock", gap
+
+
 async def promote(load: Load) -> tuple[str, float]:
     """Stop the primary at once, promote the standby, and bring the old primary back: as a primary, then as a standby.
 
@@ -314,6 +332,7 @@ ROUNDS: dict[str, Round] = {
     "owner": owner,
     "node": node,
     "freeze": freeze,
+    "clock": clock,
     "promote": promote,
     "partition": partition,
     "move": move,

@@ -21,6 +21,7 @@ from tests.faults.crash.model import make_body, read_body
 from tests.faults.crash.workload import BROKEN
 from tests.support.broker import LeveretProcess
 from tests.support.peers.async_amqp091 import Channel, Closed, Connection, Delivery
+from tests.support.peers.framing import content
 
 PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 WORK, MARKS, WAITING = "work", "marks", "waiting"
@@ -28,6 +29,9 @@ WORK, MARKS, WAITING = "work", "marks", "waiting"
 OPEN_TIMEOUT = 2.5
 PREFETCH = 500
 ACK_INTERVAL = 0.02
+# Messages that wait: how many are written at a time, and the seconds for their confirms.
+FILL_BATCH = 500
+FILL_TIMEOUT = 600.0
 # Intervals between two confirms that are kept.
 MIN_GAP = 0.02
 
@@ -282,12 +286,14 @@ async def declare(node: LeveretProcess, vhost: str, waiting: int) -> None:
     await channel.call(commands.Confirm.Select())
     last = asyncio.Event()
     channel.on_confirm = lambda tag, multiple, ack: last.set() if tag == waiting else None
-    for number in range(waiting):
-        channel.publish("", WAITING, b"w" * 256, PERSISTENT)
-        if not number % 500:
-            await connection.drain()
+    # Encoded once: a million messages take a while.
+    publish = commands.Basic.Publish(exchange="", routing_key=WAITING)
+    message = content(channel.number, publish, b"w" * 256, PERSISTENT, connection.frame_max)
+    for first in range(0, waiting, FILL_BATCH):
+        connection.write(message * min(FILL_BATCH, waiting - first))
+        await connection.drain()
     if waiting:
-        await asyncio.wait_for(last.wait(), 120)
+        await asyncio.wait_for(last.wait(), FILL_TIMEOUT)
     await connection.close()
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.test_clocks import with_clock
 from tests.cluster.test_nodes import Node, owners
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute
@@ -145,6 +146,13 @@ class Rig:
             except AssertionError as error:
                 found.append(f"node {node.directory.name}: {error}")
         return found
+
+
+class ClockRig(Rig):
+    """Nodes with clocks of their own, which can be set. Needs libfaketime."""
+
+    def make_node(self, name: str, settings: dict[str, str]) -> Node:
+        return with_clock(super().make_node(name, settings), 0)
 
 
 @contextmanager

@@ -233,6 +233,51 @@ def test_after_a_crash_only_synced_bytes_count(tmp_path: Path, monkeypatch: pyte
     assert begin(after).size == (5 if clean else 3)
 
 
+def test_another_broker_takes_over_uploads_in_a_shared_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shared"
+    world = World()
+    known: dict[tuple[str, str], bytes | None] = {(VHOST, make_key("/")): b""}
+    monkeypatch.setattr(world.log, "put", lambda kind, key, value: known.update({(kind, key): value}))
+    world.broker.uploads.place = UploadFiles(tmp_path / "first", 0, shared)
+    world.broker.recover(Recovery())
+    staged = begin(world)
+    staged.append(b"abc")
+    staged.checkpoint("here", lambda error: None)
+    unsent = begin(world, identifier="unsent")
+    world.run()
+    monkeypatch.setattr(world.log, "is_silent", lambda: True)
+
+    def take_over() -> World:
+        after = World()
+        after.broker.uploads.place = UploadFiles(tmp_path / "second", 0, shared)
+        recovery = Recovery()
+        recovery.metadata.update({key: value for key, value in known.items() if value is not None})
+        after.broker.recover(recovery)
+        return after
+
+    after = take_over()
+    there = begin(after)
+    assert there.size == 3 and begin(after, identifier="unsent").size == 0
+    # The former broker, which does not know yet that it was taken over, leaves the files alone.
+    with pytest.raises(StorageFailed, match=r"cluster\.lease.*resume"):
+        staged.append(b"old")
+    with pytest.raises(StorageFailed, match="'new' is interrupted"):
+        begin(world, identifier="new")
+    with pytest.raises(StorageFailed, match="'here' is interrupted"):
+        world.broker.uploads.resume("/", "alice", "file", "here", BOB)
+    staged.discard()
+    world.broker.uploads.sweep(world.broker.timers.now() + (1 << 40))
+    del staged, unsent
+    there.append(b"def")
+    there.describe(b"header")
+    assert whole_of(there) == b"abcdef"
+    # Another log does not remove what is not its own.
+    other = World()
+    other.broker.uploads.place = UploadFiles(tmp_path / "third", 0, shared)
+    other.broker.recover(Recovery())
+    assert len([path for path in shared.rglob("*") if path.is_file()]) == 2
+
+
 def test_uploads_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     metadata = {(VHOST, make_key("/")): b""}

@@ -121,6 +121,7 @@ def test_a_second_node_joins_and_takes_over(tmp_path: Path, dsn: str) -> None:
     with running(first), running(second):
         first.publish("/", b"through the first")
         second.publish("/", b"through the second")
+        wait_until(lambda: "b" in first.placed(), second.log)
         first.publish("b", b"through the first")
         assert second.placed() == first.placed() == {"/": 0, "a": 1, "b": 2}
         # Changes are in effect everywhere when they are answered.
@@ -167,6 +168,18 @@ def test_a_node_ends_the_hung_process_of_a_shard_that_another_node_has_claimed(t
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), first.log)
         assert "node 'second' has taken over shard 0, whose process here is to end" in first.log()
         assert first.bodies("/") == [b"kept"]
+
+
+def test_a_shard_that_dies_again_is_left_to_another_node_without_waiting_for_the_lease(tmp_path: Path, dsn: str) -> None:
+    first, second = (Node(tmp_path / name, dsn, LEVERET_CLUSTER__LEASE="60") for name in ("first", "second"))
+    with running(first), running(second):
+        first.publish("/", b"kept")
+        first.shard_pid(0, other_than=first.kill_shard(0))
+        assert owners(dsn)[0] == "first"
+        first.kill_shard(0)
+        wait_until(lambda: owners(dsn)[0] == "second", lambda: f"{owners(dsn)} {second.log()}")
+        assert first.bodies("/") == [b"kept"]
+        assert second.ask("shards.list")[0]["takeovers"] == 2
 
 
 def check_announcements(first: Node, second: Node) -> None:
@@ -279,7 +292,7 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
             with pytest.raises(Refused, match=reason):
                 second.ask(operation, **arguments)
         second.publish("b", b"in b")
-        assert first.bodies("b") == [b"in b"]
+        assert second.bodies("b") == [b"in b"]
         first.kill()
         wait_until(lambda: second.nodes()["first"] == ("gone", 0), lambda: f"{second.nodes()}")
         second.ask("nodes.forget", name="first")

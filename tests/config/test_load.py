@@ -408,6 +408,14 @@ def test_the_address_of_a_database_belongs_to_its_engine(storage: dict[str, obje
     assert expected in str(caught.value)
 
 
+def test_a_directory_of_uploads_belongs_to_postgresql() -> None:
+    uploads = {"directory": "/mnt/uploads"}
+    with pytest.raises(ConfigError, match=r"'uploads\.directory' is set, but .* is 'sqlite'; expected 'postgresql'"):
+        combine_config(("table", {"uploads": uploads}))
+    storage = {"engine": "postgresql", "dsn": "postgresql://"}
+    assert combine_config(("table", {"uploads": uploads, "storage": storage})).uploads.directory == "/mnt/uploads"
+
+
 @pytest.mark.parametrize("text", ["3", "'3'"])
 def test_the_number_of_shards(tmp_path: Path, text: str) -> None:
     assert load(write(tmp_path, f"[cluster]\nshards = {text}"), {}).cluster.shards == 3

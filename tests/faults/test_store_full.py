@@ -115,12 +115,15 @@ def test_a_real_disk_that_fills_up_drains_and_fills_again(small_disk: Path) -> N
     reserve = 8 << 20
     harness = Harness(lambda: sqlite_log(small_disk / "data", reserve_bytes=reserve))
     log: Any = harness.log
-    states = states_of(harness)
+    # All of them, because the state may be OK again before the test looks: writing accepted messages frees space, too.
+    states: list[tuple[str, str]] = []
+    log.on_state = lambda: states.append((log.state, log.reason))
     queue = FakeQueue(1)
     confirmed: list[Entry] = []
     for _ in range(2):
+        before = len(states)
         waiting: list[tuple[Waiter, list[Entry]]] = []
-        while log.state == OK:
+        while len(states) == before:
             entries = harness.publish(queue, *[b"%08d" % queue.seq + BODY for _ in range(8)])
             waiting.append((Waiter(log), entries))
             log.flush()
@@ -131,8 +134,9 @@ def test_a_real_disk_that_fills_up_drains_and_fills_again(small_disk: Path) -> N
         pump(harness, lambda: all(waiter.batches for waiter, _ in waiting))  # noqa: B023
         for _, entries in waiting:
             confirmed += entries
-        assert log.state == FULL
-        assert log.reason
+        state, reason = states[before]
+        assert state == FULL
+        assert reason
         # Consumers drain: settlements commit although the disk is full, which frees space.
         while len(confirmed) > 100:
             for entry in confirmed[:50]:
@@ -140,7 +144,8 @@ def test_a_real_disk_that_fills_up_drains_and_fills_again(small_disk: Path) -> N
             del confirmed[:50]
             harness.commit()
         pump(harness, lambda: log.state == OK)
-    assert states == [FULL, OK, FULL, OK]
+    assert len(states) >= 4
+    assert [state for state, _ in states] == [FULL, OK] * (len(states) // 2)
     harness.reopen()
     assert harness.bodies(1) == [entry.message.body for entry in confirmed]
     harness.log.close()

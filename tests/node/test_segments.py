@@ -72,7 +72,7 @@ class Remote(MemoryLog):
         ({"directory": "/somewhere"}, False),
         ({"directory": "file:///somewhere"}, False),
         ({"directory": "/somewhere", "shared": True}, True),
-        ({"directory": "memory://bucket"}, True),
+        ({"directory": "s3://bucket"}, True),
     ],
 )
 def test_logs_of_several_machines_need_a_shared_directory(tmp_path: Path, given: dict[str, Any], seals: bool) -> None:
@@ -83,7 +83,13 @@ def test_logs_of_several_machines_need_a_shared_directory(tmp_path: Path, given:
 def test_what_other_machines_cannot_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'streams\.shared' is true without 'streams\.directory'"):
         store(tmp_path, shared=True)
-    there = {"directory": "memory://bucket", "iceberg": True}
+    for url in ("memory://bucket", "local:///somewhere", "http://host/bucket", "https://host/bucket"):
+        scheme = url.partition(":")[0]
+        with pytest.raises(
+            ConfigError, match=rf"'streams\.directory' .* scheme '{scheme}', which .*'streams\.shared' = true"
+        ):
+            make_store(config(tmp_path, directory=url), Remote())
+    there = {"directory": "s3://bucket", "iceberg": True}
     with pytest.raises(ConfigError, match=r"without 'streams\.iceberg_properties_file', which other nodes do not find"):
         make_store(config(tmp_path, **there), Remote())
     (tmp_path / "catalog.toml").write_text('type = "sql"\nuri = "sqlite:////somewhere/iceberg.db"')

@@ -58,7 +58,7 @@ EXEMPT = {
     ("tests/faults/test_slow_clients.py", "0.5"): "heartbeats",
     ("tests/spark/sink/test_exactly_once.py", "chance.random() * 0.05"): "a kill at a random moment",
     ("tests/support/peers/async_amqp091.py", "interval / 2"): "heartbeats",
-    ("tests/support/polling.py", "INTERVAL"): "5 ms between two calls of the condition",
+    ("tests/support/polling.py", "_pause(ended - called)"): "5 to 100 ms between two calls of the condition",
     ("tests/support/proxy.py", "self.delay"): "a slow network",
     ("tests/support/proxy.py", "len(data) / self.rate"): "a slow network",
 }

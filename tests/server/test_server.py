@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from leveret.broker.log import FAILED
+from leveret.broker.timers import Timed
 from leveret.protocols.detect import HEADER_AMQP091
 from leveret.server.server import Server
 from leveret.wire.amqp0.commands import Method
@@ -224,3 +225,26 @@ def test_a_store_that_failed_is_reported_once() -> None:
             assert calls == [1]
 
     run(test)
+
+
+class Fired(Timed):
+    """A timer that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def fire(self, now: int) -> None:
+        self.calls += 1
+
+
+def test_the_interval_of_the_timers_does_not_delay_one_that_is_known() -> None:
+    site = Site()
+    server = Server(site.protocols, timer_interval=3600.0)
+    assert server._tick() == 3600.0
+    timers, fired = site.broker.timers, Fired()
+    timers.at(timers.now() + 60_000, fired)
+    assert 0 < server._tick() <= 60.0
+    timers.at(timers.now(), fired)
+    server._tick()
+    assert fired.calls == 1

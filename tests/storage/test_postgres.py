@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -203,6 +204,39 @@ def test_a_connection_that_is_cut_after_a_commit(proxy: Proxy, dsn: str) -> None
         proxy.cut_answers = 1
 
     publish_over(proxy, dsn, lose)
+
+
+def test_connections_that_are_cut_anywhere(proxy: Proxy, dsn: str) -> None:
+    """Within the handshake, statements and answers: each message is confirmed and stored once."""
+    harness = Harness(lambda: postgres_log(through(proxy, dsn)))
+    states_of(harness.log)
+    queue = FakeQueue(1)
+    harness.publish(queue, b"first")
+    harness.commit()
+    proxy.cut()
+    to_server, to_client = proxy.to_server, proxy.to_client
+    harness.publish(queue, b"second")
+    harness.commit()
+    # Bytes of a connection before the message.
+    to_server, to_client = proxy.to_server - to_server - 500, proxy.to_client - to_client - 100
+    bodies = [b"first", b"second"]
+    choose = random.Random(1)
+    cuts: list[tuple[int | None, int | None]] = []
+    for _ in range(6):
+        cuts += [(to_server + choose.randint(0, 600), None), (None, to_client + choose.randint(0, 150))]
+    cuts += [(choose.randint(1, to_server), None), (None, choose.randint(1, to_client))]
+    for cut in cuts:
+        proxy.next_cuts.append(cut)
+        proxy.cut()
+        for _ in range(3):
+            bodies.append(b"%d" % len(bodies) * 100)
+            harness.publish(queue, bodies[-1])
+            harness.commit()
+    # Besides the connections before them, which this test has cut.
+    assert not proxy.next_cuts and proxy.accepted >= 2 * len(cuts), proxy.accepted
+    assert harness.reopen().clean
+    assert harness.bodies(1) == bodies
+    harness.log.close()
 
 
 def test_a_terminated_backend(proxy: Proxy, dsn: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections import deque
 
 from tests.support.broker import Broker
 
@@ -51,6 +52,7 @@ class Proxy(Broker):
     delay       seconds by which every piece is delayed
     rate        bytes per second in each direction of each connection, 0 for no limit
     cut_after   bytes after which the next connections are cut, even within a frame; None for never
+    next_cuts   the same for each of the next connections, as a pair: bytes to the broker, and to the client
     cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
     cut_answers number of next pieces to a client that cut its connection instead of being forwarded
     stall_after bytes to a client after which its connection stalls, while the sockets stay open; None for never
@@ -71,6 +73,7 @@ class Proxy(Broker):
         self.delay = 0.0
         self.rate = 0
         self.cut_after: int | None = None
+        self.next_cuts: deque[tuple[int | None, int | None]] = deque()
         self.cut_at = b""
         self.cut_answers = 0
         self.stall_after: int | None = None
@@ -100,12 +103,12 @@ class Proxy(Broker):
             with self._lock:
                 self.pairs.append(pair)
                 self.accepted += 1
-            for to_server in (True, False):
-                threading.Thread(target=self._pump, args=(pair, to_server), daemon=True).start()
+            cuts = self.next_cuts.popleft() if self.next_cuts else (self.cut_after, self.cut_after)
+            for to_server, cut_after in zip((True, False), cuts, strict=True):
+                threading.Thread(target=self._pump, args=(pair, to_server, cut_after), daemon=True).start()
 
-    def _pump(self, pair: Pair, to_server: bool) -> None:
+    def _pump(self, pair: Pair, to_server: bool, cut_after: int | None) -> None:
         source, target = (pair.client, pair.server) if to_server else (pair.server, pair.client)
-        cut_after = self.cut_after
         passed = 0
         try:
             while data := source.recv(min(CHUNK, max(1, self.rate // 20)) if self.rate else CHUNK):

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.values import FieldTable, FieldValue, Frozen, freeze, interval_of
+from leveret.broker.values import FieldTable, FieldValue, Frozen, freeze, interval_of, intervals_of
 
 WHOLE: Final = 0
 FLAG: Final = 1
 TEXT: Final = 2
 ANYTHING: Final = 3
 INTERVAL: Final = 4
+INTERVALS: Final = 5
 
 DROP_HEAD: Final = 0
 REJECT_PUBLISH: Final = 1
@@ -24,11 +25,14 @@ REJECT_PUBLISH_DLX: Final = 2
 OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "reject-publish-dlx": REJECT_PUBLISH_DLX}
 
 CLASSIC: Final = "classic"
+RETRY_DELAYS: Final = "x-retry-delays"
 BROWSE: Final = "x-browse"
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
 MAX_INT64: Final = (1 << 63) - 1
+# Characters of an argument of the kind INTERVALS.
+MAX_INTERVALS_TEXT: Final = 255
 
 # Known arguments by name, with values of the declared types (`Argument.parse`).
 Validated: TypeAlias = dict[str, Any]
@@ -38,7 +42,8 @@ class Argument:
     """The declaration of one argument.
 
     kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` if there are
-              any, otherwise at most 255 bytes of UTF-8), INTERVAL (a string such as 7D) or ANYTHING
+              any, otherwise at most 255 bytes of UTF-8), INTERVAL (a string such as 7D), INTERVALS (one such as
+              5s,30s,5m, each up to ten years) or ANYTHING
     unit      of a number, for error messages
     compared  whether a redeclaration must repeat it
     default   the value that a redeclaration without it implies
@@ -84,6 +89,8 @@ class Argument:
             return "true or false"
         if self.kind == INTERVAL:
             return "a number with one of the units Y, M, D, h, m and s, such as 7D"
+        if self.kind == INTERVALS:
+            return "delays with one of the units Y, M, D, h, m and s and commas between them, such as 5s,30s,5m"
         return f"one of {', '.join(self.choices)}" if self.choices else "a string of at most 255 bytes"
 
     def parse(self, value: FieldValue, what: str = "arg") -> Any:
@@ -100,6 +107,10 @@ class Argument:
             text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
             if self.kind == INTERVAL:
                 if isinstance(text, str) and interval_of(text) is not None:
+                    return text
+            elif self.kind == INTERVALS:
+                delays = intervals_of(text) if isinstance(text, str) and len(text) <= MAX_INTERVALS_TEXT else None
+                if delays is not None and max(delays) <= TEN_YEARS:
                     return text
             elif isinstance(text, str) and (
                 text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
@@ -134,6 +145,7 @@ SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-dead-letter-strategy", TEXT, choices=("at-most-once", "at-least-once")),
     Argument("x-max-priority", WHOLE, 0, 255),
     Argument("x-delivery-limit", WHOLE, -1, MAX_INT64, "failed deliveries, -1 for no limit"),
+    Argument(RETRY_DELAYS, INTERVALS),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     # RabbitMQ's placement and storage of queues: accepted for compatibility, without effect.
@@ -222,6 +234,7 @@ class QueueSettings:
     at_least_once            whether a dead letter leaves this queue only once it is stored in the target queue
     max_priority             0 to 255
     delivery_limit           failed deliveries after which a message is dead-lettered
+    retry_delays             delays after which a rejected message comes back, in their order; empty for none
     single_active_consumer   whether only one consumer at a time is served
     consumer_timeout         maximum time that a delivery may stay unacknowledged, 0 for no limit
     max_age                  retention of messages in a stream
@@ -249,6 +262,7 @@ class QueueSettings:
         "max_segments",
         "message_ttl",
         "overflow",
+        "retry_delays",
         "segment_size",
         "single_active_consumer",
         "type",
@@ -271,6 +285,8 @@ class QueueSettings:
         self.max_priority: int | None = known.get("x-max-priority")
         limit: int | None = known.get("x-delivery-limit")
         self.delivery_limit: int | None = None if limit == -1 else limit
+        delays: str | None = known.get(RETRY_DELAYS)
+        self.retry_delays: tuple[int, ...] = () if delays is None else intervals_of(delays) or ()
         self.single_active_consumer: bool = known.get("x-single-active-consumer", False)
         self.consumer_timeout: int | None = known.get("x-consumer-timeout")
         age: str | None = known.get("x-max-age")

@@ -502,12 +502,12 @@ class Broker:
         return number
 
     def check_clock(self) -> None:
-        """Detect a step of the system clock, and store it: deadlines in the log are times of the broker's clock.
+        """Detect a step of the wall clock, and store it: deadlines in the log are times of the broker's clock.
 
         Called periodically.
         """
         timers = self.timers
-        timers.check_clock()
+        timers.check_clock(self.log.clock())
         if timers.step != self._stored_step:
             self._stored_step = timers.step
             self.log.put(metadata.COUNTER, "clock-step", metadata.pack({"milliseconds": timers.step}))
@@ -530,7 +530,7 @@ class Broker:
         step = stored.get((metadata.COUNTER, "clock-step"))
         if step is not None:
             self._stored_step = int(metadata.unpack(step)["milliseconds"])
-            self.timers.resume(self._stored_step)
+        self.timers.resume(self._stored_step, self.log.clock())
         identity = stored.get((metadata.COUNTER, "identity"))
         if identity is None:
             self.identity = secrets.token_hex(8)

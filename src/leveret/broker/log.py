@@ -284,6 +284,10 @@ class Log:
         """Return whether another process may have taken over the log, so that nothing must be delivered."""
         return False
 
+    def clock(self) -> float:
+        """Return the Unix time of the store less the monotonic clock, 0 if the store has no clock of its own."""
+        return 0.0
+
     # Records of the current batch (the hot path: no exceptions, no I/O)
 
     @abstractmethod

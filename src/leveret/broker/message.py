@@ -134,11 +134,22 @@ class Overlay:
     drop_expiration  whether the `expiration` property is omitted at delivery
     expires_at    replaces the message's (0: never), -1 to keep it
     visible_at    delivery time in milliseconds of the broker's clock; 0: at once
+    retries       rejections in this queue after which the entry came back, by `x-retry-delays`
     shows_offset  whether consumers see the entry's offset, its sequence number less one, as `x-stream-offset`; in memory
                   only
     """
 
-    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset", "visible_at")
+    __slots__ = (
+        "address",
+        "drop_expiration",
+        "expires_at",
+        "headers",
+        "refused",
+        "rendered",
+        "retries",
+        "shows_offset",
+        "visible_at",
+    )
 
     def __init__(
         self,
@@ -152,6 +163,7 @@ class Overlay:
         self.drop_expiration = drop_expiration
         self.expires_at = expires_at
         self.visible_at = 0
+        self.retries = 0
         self.shows_offset = False
         # In memory only: scopes of consumers that must not get the entry again, and the merged header as cached by its
         # protocol.

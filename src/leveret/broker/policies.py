@@ -123,6 +123,7 @@ KEYS: Final = {
         _of_argument("dead-letter-routing-key"),
         _of_argument("dead-letter-strategy"),
         _of_argument("delivery-limit", takes_smaller=True, unlimited=-1, operator=True),
+        _of_argument("retry-delays"),
         _of_argument("consumer-timeout", takes_smaller=True, unlimited=0),
         _of_argument("max-age", takes_smaller=True),
         _of_argument("stream-max-segment-size-bytes"),

@@ -23,7 +23,7 @@ SLOT: Final = 50
 MAX_CHECKED: Final = 100
 # Milliseconds before a timer that raised an exception fires again.
 RETRY_DELAY: Final = 1000
-# Minimum difference in milliseconds between the system clock and the broker's that counts as a step.
+# Minimum difference in milliseconds between the wall clock and the broker's that counts as a step.
 MIN_CLOCK_STEP: Final = 1000
 # Maximum step in milliseconds that is restored from the last run. A step of more than a year means that the clock had
 # not been set.
@@ -133,10 +133,13 @@ def _slot_of(time: int, period: int) -> int:
 class Timers:
     """The heap of timers, and the clock of the broker. `next_due` is the time of the next `run`, 0 for none.
 
-    The clock shows Unix time at the first start and follows the monotonic clock from then on, so a step of the system clock
-    moves no deadline. `step` is the difference of the system clock in milliseconds, 0 until a step. The broker stores
+    The clock shows Unix time at the first start and follows the monotonic clock from then on, so a step of the wall clock
+    moves no deadline. `step` is the difference of the wall clock in milliseconds, 0 until a step. The broker stores
     it and restores its clock from it, so stored deadlines stay valid. Times that clients set or see (absolute expiry times,
-    times of a stream) are system times; `unix` and `from_unix` convert.
+    times of a stream) are those of the wall clock; `unix` and `from_unix` convert.
+
+    The wall clock is the system's, or that of the store if several machines use it. `reference` is what to add to the
+    monotonic clock for the store's; 0 for the system's.
 
     A timer that is cancelled or moved forward leaves a stale item. `stale` counts them; when they are the majority, the
     heap is rebuilt, so that a TTL of ten years that ends early does not occupy memory for ten years.
@@ -148,12 +151,13 @@ class Timers:
         self.stale = 0
         self.failures: dict[str, Failures] = {}
         self.step = 0
+        self.reference = 0.0
         self.origin = self.wall() - self.monotonic()
         self._wheel = Wheel(self)
 
     def wall(self) -> float:
-        """Return the system clock in seconds of Unix time."""
-        return time.time()
+        """Return the wall clock in seconds of Unix time."""
+        return self.monotonic() + self.reference if self.reference else time.time()
 
     def monotonic(self) -> float:
         """Return the monotonic clock in seconds."""
@@ -164,30 +168,34 @@ class Timers:
         return int((self.origin + self.monotonic()) * 1000.0)
 
     def unix(self) -> int:
-        """Return the system clock in milliseconds of Unix time."""
+        """Return the wall clock in milliseconds of Unix time."""
         return self.now() + self.step
 
     def from_unix(self, unix: int) -> int:
         """Convert milliseconds of Unix time to the broker's clock."""
         return unix - self.step
 
-    def resume(self, step: int) -> None:
-        """Continue the clock of the last run, which was `step` milliseconds behind the system clock.
+    def resume(self, step: int, reference: float = 0.0) -> None:
+        """Continue the clock of the last run, which was `step` milliseconds behind the wall clock.
 
         Called before anything is scheduled.
         """
+        self.reference = reference
+        self.origin = self.wall() - self.monotonic()
         now = int(self.wall() * 1000.0) - step
         if abs(step) <= MAX_KEPT_STEP and now > 0:
             self.step = step
             self.origin -= step / 1000
 
-    def check_clock(self) -> None:
-        """Detect a step of the system clock. Called periodically."""
+    def check_clock(self, reference: float = 0.0) -> None:
+        """Detect a step of the wall clock. Called periodically."""
+        self.reference = reference
         step = int(self.wall() * 1000.0) - self.now()
         if abs(step - self.step) < MIN_CLOCK_STEP:
             return
         logger.warning(
-            "the system's clock was set %s by %.1f seconds; deadlines are not affected",
+            "%s clock was set %s by %.1f seconds; deadlines are not affected",
+            "the database server's" if reference else "the system's",
             "forward" if step > self.step else "back",
             abs(step - self.step) / 1000,
         )

@@ -72,7 +72,19 @@ class UploadBody(StoredBody):
 
 
 class UploadStore(ABC):
-    """Storage of the bytes of uploads that survives a restart."""
+    """Storage of the bytes of uploads that survives a restart.
+
+    Attributes:
+        is_shared: Whether another broker that takes over the log finds the bytes here, and may use them at once.
+        unshared: What to set so that it finds them; "" if no other broker takes over the log, or it finds them.
+    """
+
+    is_shared = False
+    unshared = ""
+
+    @abstractmethod
+    def attach(self, identity: str) -> None:
+        """Use the bodies of the log with this identity. Called before any other method."""
 
     @abstractmethod
     def create(self, name: str, size: int | None) -> UploadBody:
@@ -186,7 +198,9 @@ class Upload:
 
         Raises:
             ContentTooLarge: If the upload exceeds its announced size, the limit, or the room on the disk.
+            StorageFailed: If another broker may have taken over the upload.
         """
+        self.manager.check_owned(self.key[3])
         size = self.body.size + len(data)
         if self.announced is not None and size > self.announced:
             raise ContentTooLarge(
@@ -291,7 +305,7 @@ class Upload:
 
     def published(self) -> None:
         """Remove the upload in the log commit that contains its message."""
-        self.manager.forget(self)
+        self.manager.remove(self)
         if self.known:
             self.manager.keep_until_committed(self.body)
 
@@ -387,6 +401,7 @@ class Uploads:
             ResourceLocked: If the upload is being sent or published.
             ResourceError: If the user has too many uploads.
             ContentTooLarge: If the announced size exceeds the limit or the room on the disk.
+            StorageFailed: If another broker may have taken over the upload.
         """
         key = (vhost, user, kind, identifier)
         upload = self.by_key.get(key)
@@ -411,6 +426,7 @@ class Uploads:
         Raises:
             ResourceError: If the user has too many uploads.
             ContentTooLarge: If the disk has no room.
+            StorageFailed: If another broker may have taken over the log.
         """
         name = secrets.token_hex(12)
         upload = self._begin((vhost, user, kind, name), name, None, owner)
@@ -418,6 +434,7 @@ class Uploads:
         return upload
 
     def _begin(self, key: Key, name: str, size: int | None, owner: object) -> Upload:
+        self.check_owned(key[3])
         limit = self.settings.max_per_user
         if self._counts.get(key[:2], 0) >= limit:
             raise ResourceError(
@@ -438,7 +455,9 @@ class Uploads:
 
         Raises:
             ResourceLocked: If `owner` is sending it already, or it is being published.
+            StorageFailed: If the bytes cannot be truncated, or another broker may have taken over the upload.
         """
+        self.check_owned(checkpoint)
         upload = self.checkpoints.get((vhost, user, kind, checkpoint))
         if upload is None:
             return None
@@ -483,8 +502,25 @@ class Uploads:
                 " setting is uploads.max_bytes"
             )
 
+    def check_owned(self, identifier: str) -> None:
+        """Raise StorageFailed if another broker may have taken over the log, and writes the same files."""
+        if self._may_be_taken_over():
+            raise StorageFailed(
+                f"upload '{identifier}' is interrupted, because the broker has had no answer from its store for most of"
+                " 'cluster.lease', and another one may have taken over; connect again and resume"
+            )
+
+    def _may_be_taken_over(self) -> bool:
+        return self.place is not None and self.place.is_shared and self.broker.log.is_silent()
+
     def forget(self, upload: Upload) -> None:
-        """Remove an upload."""
+        """Remove an upload and its bytes."""
+        if self._may_be_taken_over():
+            upload.body.keep()  # the next start with this log removes them if it has no record of the upload
+        self.remove(upload)
+
+    def remove(self, upload: Upload) -> None:
+        """Remove an upload. Its bytes are removed with the last reference to its body."""
         if self.by_key.get(upload.key) is upload:
             del self.by_key[upload.key]
             pair = upload.key[:2]
@@ -581,6 +617,8 @@ class Uploads:
 
     def recover(self, recovery: Recovery) -> None:
         """Restore the uploads of earlier processes."""
+        if self.place is not None:
+            self.place.attach(self.broker.identity)
         for (kind, key), data in recovery.metadata.items():
             if kind != metadata.STAGED:
                 continue
@@ -592,7 +630,15 @@ class Uploads:
                 if body is None
                 else {name: n_bytes for name, n_bytes in value["checkpoints"].items() if n_bytes <= body.size}
             )
-            if value["checkpoints"] and len(checkpoints) < len(value["checkpoints"]):
+            if body is None and self.place is not None and self.place.unshared:
+                logger.warning(
+                    "the bytes of upload '%s' of user '%s' in vhost '%s' are not here, so its sender starts again: %s",
+                    identifier,
+                    user,
+                    vhost,
+                    self.place.unshared,
+                )
+            elif value["checkpoints"] and len(checkpoints) < len(value["checkpoints"]):
                 logger.error(
                     "upload '%s' of user '%s' in vhost '%s' has lost bytes before its checkpoints: its file has %d bytes",
                     identifier,

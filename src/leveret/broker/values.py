@@ -33,6 +33,17 @@ _INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
+def intervals_of(text: str) -> tuple[int, ...] | None:
+    """Return the milliseconds of intervals with commas between them such as `5s,30s,5m`, or None."""
+    found: list[int] = []
+    for part in text.split(","):
+        interval = interval_of(part.strip())
+        if interval is None:
+            return None
+        found.append(interval)
+    return tuple(found)
+
+
 def freeze(value: FieldValue) -> Frozen:
     """Return a hashable key for a field value: equal for equal values, but different for a bool and an equal number."""
     if isinstance(value, dict):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from leveret._build import __version__, build_info
 from leveret.cli.http_options import URL, http_options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 RENAMED_COMMANDS: Final = {
     "staged": "uploads",
@@ -30,6 +33,7 @@ COMMANDS = {
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
     "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
+    "completion": ("leveret.cli.completion:completion", "Print the completions for a shell."),
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "health": ("leveret.cli.health:health", "Check the broker, for container probes."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
@@ -81,6 +85,7 @@ _LOCAL: Final = "has no remote form; run it on the machine of the data directory
 # The commands that the HTTP API cannot execute, and why.
 NOT_REMOTE: Final = {
     **dict.fromkeys(("serve", "check", "config", "doctor"), _LOCAL),
+    "completion": "has no remote form; it prints a script, so run it without --url",
     **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
 }
 
@@ -105,6 +110,12 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        commands = [CompletionItem(name, help=help) for name, (_, help) in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, context, incomplete)
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
@@ -126,8 +137,9 @@ def leveret(context: click.Context) -> None:
     """A durable message broker that speaks AMQP.
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
-    commands, except `serve`, `check`, `config` and `doctor`, manage a running Leveret broker through the control socket in
-    its data directory, or through its HTTP API (`leveret --url https://user:password@host:15671 status`).
+    commands, except `serve`, `check`, `config`, `doctor` and `completion`, manage a running Leveret broker through the
+    control socket in its data directory, or through its HTTP API
+    (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:
         raise click.UsageError(f"`leveret {context.invoked_subcommand}` {NOT_REMOTE[context.invoked_subcommand]}")

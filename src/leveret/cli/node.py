@@ -102,6 +102,7 @@ class NodeServing(FrontServing):
         await super()._start(composition, control)
         addresses = self._client_addresses(composition)
         self._shards.announce(addresses, partial(_is_limited, composition), composition.announce)
+        self._shards.close_while_draining(partial(self._take_clients, composition))
 
     def _client_addresses(self, composition: Composition) -> tuple[str, str]:
         """Return where clients connect to this node: without TLS and with TLS, "" if it does not listen there."""
@@ -126,6 +127,16 @@ class NodeServing(FrontServing):
                 self._tls.reload(settings)
             except TlsError as error:
                 logger.error("SIGHUP: certificates of 'cluster.tls' not reloaded: %s", error)
+
+    async def _take_clients(self, composition: Composition, takes: bool) -> None:
+        """Close the listeners when this node drains, and listen again when it does not any more."""
+        if not takes:
+            composition.close_listeners(f"node '{self._directory.name}' is draining")
+            return
+        try:
+            await composition.listen(self._ports)
+        except StartFailed as error:
+            self._fail(f"the node does not drain any more, but {error}")
 
     def _fail(self, reason: str) -> None:
         """Stop, because this node must not serve."""

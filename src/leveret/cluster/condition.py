@@ -12,7 +12,7 @@ from leveret.cluster.watch import NodeRow, OwnerRow, Watch
 from leveret.management.operations.cluster import ClusterStatus, Finding, LastTakeover, Standby
 from leveret.management.operations.nodes import DRAINING, GONE, LIVE
 
-# Seconds between the clock of a node and PostgreSQL's from which delays and expiry are noticeably wrong after a take-over.
+# Seconds between the clock of a node and PostgreSQL's from which it is not synchronized.
 MAX_CLOCK_DIFFERENCE: Final = 0.25
 # The age of transaction ids at which autovacuum should long have frozen them. PostgreSQL stops at 2 billion.
 MAX_TRANSACTION_AGE: Final = 500_000_000

@@ -84,6 +84,14 @@ _SERVED: Final = (
     "UPDATE leveret.takeover SET served_at = clock_timestamp() WHERE shard = ANY(?) AND served_at IS NULL"
     " RETURNING set_config('synchronous_commit', 'off', true)"
 )
+# Nor need this: otherwise, other nodes wait for the lease. A row is locked while the last commit waits for a standby.
+_RELEASE: Final = (
+    "WITH released AS (UPDATE leveret.owner SET node = NULL, incarnation = NULL WHERE shard IN (SELECT shard FROM"
+    " leveret.owner WHERE node = ? AND shard = ANY(?) FOR UPDATE SKIP LOCKED) RETURNING shard, seen)"
+    " INSERT INTO leveret.takeover AS known SELECT shard, 1, seen, NULL FROM released ON CONFLICT (shard) DO UPDATE SET"
+    " count = known.count + 1, lost_at = excluded.lost_at, served_at = NULL"
+    " RETURNING set_config('synchronous_commit', 'off', true)"
+)
 # Users without the role pg_monitor do not see the states of standbys.
 _CONDITION: Final = (
     "SELECT json_build_object('version', current_setting('server_version'), 'user', current_user,"
@@ -214,6 +222,10 @@ class Directory:
     async def note_served(self, shards: list[int]) -> None:
         """Note that shards that were taken over serve. Raises `StorageFailed`."""
         await self._once(lambda: self._row(_SERVED, shards))
+
+    async def release(self, shards: list[int]) -> None:
+        """Release shards whose processes in this node have ended. Raises `StorageFailed`."""
+        await self._once(lambda: self._row(_RELEASE, self.name, shards))
 
     async def condition(self) -> Database:
         """Return the condition of the database server. Raises `StorageFailed`."""

@@ -66,9 +66,15 @@ def import_directory(data: Path, settings: ClusterSettings, report: Callable[[st
         importing.run(sources, settings.shards if divided else None, records)
         for source in sources.values():
             if source.names(metadata.STAGED):
+                (identity,) = (
+                    metadata.unpack(value)["identity"]
+                    for kind, key, value in source.definitions
+                    if (kind, decode_text(key)) == (metadata.COUNTER, "identity")
+                )
                 report(
-                    f"uploads of AMQP 0-9 remain in {source.directory / UPLOADS}; copy it into the data directory"
-                    " of the broker that starts on the database first"
+                    f"uploads of AMQP 0-9 remain in {source.directory / UPLOADS}; copy its files into the directory"
+                    f" '{identity}' of 'uploads.directory', or without this setting the directory itself into the data"
+                    " directory of the broker that starts on the database first"
                 )
 
 

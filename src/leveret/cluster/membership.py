@@ -23,6 +23,10 @@ MOVE_TIMEOUT: Final = 30.0
 DRAIN_TIMEOUT: Final = 80.0
 # Seconds without a change of owners and nodes before a node balances their numbers of shards.
 SETTLED: Final = 2.0
+# The same after the restart of a node, which may be followed by that of another one.
+RESTART_PAUSE: Final = 60.0
+# Seconds for which a node that was restarted is unlikely to be restarted again.
+_ROUND: Final = 3600.0
 # Seconds for the database to tell its condition, and the age from which that is asked for again.
 _ANSWER_TIMEOUT: Final = 3.0
 _MAX_AGE: Final = 1.0
@@ -231,11 +235,18 @@ class Cluster:
         others = [name for name in takers if name != self._name]
         if not own or not others:
             return None
+        now = time.monotonic()
         fewest = min(others, key=lambda name: (len(self._owned(name)), name))
-        draining = self._watch.nodes[self._name].draining
-        if draining or (self._balances and self._is_settled() and len(own) >= len(self._owned(fewest)) + 2):
-            return min(own, key=lambda number: self._shards[number].connections), fewest
-        return None
+        if self._watch.nodes[self._name].draining:
+            # When all nodes are restarted, a shard should not move to one that is still to be.
+            fewest = min(others, key=lambda name: (not self._is_restarted(name, now), len(self._owned(name)), name))
+        elif not self._balances or not self._is_settled(now) or len(own) < len(self._owned(fewest)) + 2:
+            return None
+        return min(own, key=lambda number: self._shards[number].connections), fewest
+
+    def _is_restarted(self, node: str, now: float) -> bool:
+        """Return whether a node was restarted lately, while this one was running."""
+        return now - self._watch.restarts.get(node, -_ROUND) < _ROUND
 
     def note_look(self) -> None:
         """Note the owners and nodes that a look has found."""
@@ -243,5 +254,6 @@ class Cluster:
         if state != self._state:
             self._state, self._since = state, time.monotonic()
 
-    def _is_settled(self) -> bool:
-        return time.monotonic() - self._since >= SETTLED
+    def _is_settled(self, now: float) -> bool:
+        last = max(self._watch.restarts.values(), default=now - RESTART_PAUSE)
+        return now - self._since >= SETTLED and now - last >= RESTART_PAUSE

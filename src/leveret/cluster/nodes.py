@@ -191,6 +191,8 @@ class NodeShard(Shard):
             self._set_state(RESTARTING)
             logger.error("the process of shard %d %s", self.number, reason)
             self._nodes.died(self, refusal or f"its process {reason}")
+            if self.due > now:
+                self._nodes.leave_to_others(self)
         self._shards.changed()
 
     def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
@@ -271,6 +273,8 @@ class NodeShards(Shards):
         self._reserved: dict[str, int] = {}
         # Shards that this node claims though they have no vhosts yet.
         self._prepared: set[int] = set()
+        # Shards whose processes have ended, and that other nodes may claim at once.
+        self._left: set[int] = set()
         # Changes that are not stored yet, and the number and the version of the last one that is.
         self._unwritten: dict[tuple[str, str], bytes | None] = {}
         self._written = 0
@@ -290,6 +294,9 @@ class NodeShards(Shards):
         self._others: list[Announcement] = []
         self._announcement_due = 0.0
         self._is_announced = False
+        # Has the node take clients, or not; and whether it does.
+        self._take_clients: Callable[[bool], Coroutine[Any, Any, None]] | None = None
+        self._takes_clients = True
         self._is_limited: Callable[[str], bool]
         self._announce_hosts: Callable[[str], None]
         self._is_stopping = False
@@ -324,6 +331,16 @@ class NodeShards(Shards):
         """
         self._clients, self._is_limited, self._announce_hosts = clients, is_limited, announce_hosts
         self._is_announced = True
+
+    def close_while_draining(self, take_clients: Callable[[bool], Coroutine[Any, Any, None]]) -> None:
+        """Call a function with False when this node drains, and with True when it does not any more."""
+        self._take_clients = take_clients
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node moves its shards away, and takes no clients."""
+        own = self.watch.nodes.get(self.name)
+        return own is not None and own.draining
 
     # Start and stop
 
@@ -395,6 +412,10 @@ class NodeShards(Shards):
             self._refusal = f"shard {shard.number} cannot start: {refusal}"
         self._look_now.set()
 
+    def leave_to_others(self, shard: NodeShard) -> None:
+        """Let another node, if there is one, claim a shard whose process ends again and again."""
+        self._left.add(shard.number)
+
     # Looks
 
     async def _keep_looking(self) -> None:
@@ -449,6 +470,10 @@ class NodeShards(Shards):
             self._note_owner(shard)
             for name in lost:
                 shard.disown(name)
+        if self._left:
+            left, self._left = sorted(self._left), set()
+            if self._cluster.has_other_takers():
+                await self._directory.release(left)
         running = {shard.number for shard in self.all if shard.has_process}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
@@ -457,6 +482,7 @@ class NodeShards(Shards):
                 self.all[row.shard].claim(row, self._directory.server)
         self._reserve()
         self.changed()
+        await self._follow_drain()
         served = [row.shard for row in self.watch.owners.values() if row.node == self.name and self._has_taken_over(row)]
         if served:
             await self._directory.note_served(served)
@@ -465,9 +491,16 @@ class NodeShards(Shards):
             self._announcement_due = now + COUNT_INTERVAL
             await self._announce()
 
+    async def _follow_drain(self) -> None:
+        """Take no clients while this node drains: they would have to reconnect again when it stops."""
+        if self._take_clients is not None and self._takes_clients == self.is_draining:
+            self._takes_clients = not self.is_draining
+            await self._take_clients(self._takes_clients)
+            self._announcement_due = 0.0
+
     async def _announce(self) -> None:
         """Exchange what nodes tell each other. Raises `StorageFailed`."""
-        own = Announcement(self.name, self._clients, self._usage())
+        own = Announcement(self.name, self._clients if self._takes_clients else ("", ""), self._usage())
         self._others = await self._directory.announce(own)
         self._share_channels()
         hosts = known_hosts([own, *self._others])

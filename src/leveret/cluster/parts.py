@@ -40,6 +40,8 @@ class FrontPart(Part):
     """
 
     has_vhosts = False
+    # Without queues, only steps of the clock are noticed by this. Each run wakes up the process.
+    timer_interval = 0.5
     # Negative numbers are never those of connections in shards, which the log names, too.
     first_number = -1
     number_step = -1

@@ -570,6 +570,11 @@ class Shards:
         return msgspec.UNSET
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the broker is a node that moves its shards away, and takes no clients."""
+        return False
+
+    @property
     def used(self) -> Sequence[Shard]:
         """The shards that should serve."""
         return self.all

@@ -148,6 +148,7 @@ class Watch:
         version: The version of the shared records.
         shards: The number of shards; None before the first start of a node has finished.
         format: The format of the database.
+        restarts: When each node was seen in another incarnation than before, by the clock of this process.
     """
 
     def __init__(self, name: str, lease: float) -> None:
@@ -158,6 +159,8 @@ class Watch:
         self.version = 0
         self.shards: int | None = None
         self.format = 0
+        self.restarts: dict[str, float] = {}
+        self._incarnations: dict[str, str] = {}
         self._unchanged: dict[int, _Free] = {}
         # For each node that was live: the looks in which it was not.
         self._absent: dict[str, int] = {}
@@ -177,6 +180,9 @@ class Watch:
         for node in view.nodes:
             if node.live:
                 self._absent[node.name] = 0
+            if self._incarnations.setdefault(node.name, node.incarnation) != node.incarnation:
+                self._incarnations[node.name] = node.incarnation
+                self.restarts[node.name] = answered
         for number, owner in self.owners.items():
             known = self._unchanged.get(number)
             if known is None or known.state != owner.state():

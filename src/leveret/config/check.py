@@ -46,9 +46,13 @@ def _check_storage(config: Config, source: Source) -> Iterator[str]:
                 f"{source(('storage', 'synchronous'))}: 'storage.synchronous' is '{storage.synchronous}', which"
                 " 'storage.engine' 'postgresql' does not have"
             )
-    elif given:
+        return
+    only = [("storage", name) for name in given[:1]]
+    if config.uploads.directory is not None:
+        only.append(("uploads", "directory"))
+    for place in only:
         yield (
-            f"{source(('storage', given[0]))}: 'storage.{given[0]}' is set, but 'storage.engine' is '{storage.engine}';"
+            f"{source(place)}: '{'.'.join(place)}' is set, but 'storage.engine' is '{storage.engine}';"
             " expected 'postgresql'"
         )
 

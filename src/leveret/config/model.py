@@ -497,6 +497,13 @@ class SinkTransactionsConfig(Section, frozen=True, kw_only=True):
 class UploadsConfig(Section, frozen=True, kw_only=True):
     """Resumable uploads of AMQP 0-9 clients (staged content)."""
 
+    directory: Annotated[
+        FilePath | None,
+        about(
+            "Directory of the uploads, which all nodes share, such as one on NFS. Only for messages in PostgreSQL: "
+            "another node that takes over a shard finds its uploads there. Default: `staged` in the data directory."
+        ),
+    ] = None
     max_per_user: Annotated[int, about("Maximum number of uploads per user and vhost.", ge=1)] = 1000
     max_bytes: Annotated[Size, about("Maximum bytes of an upload.", ge=1)] = 17179869184
     timeout: Annotated[

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.broker.queues.registry import TYPES
+from leveret.broker.queues.registry import DEFAULT_TYPES
 from leveret.security.mechanisms.registry import MECHANISMS
 from leveret.storage.registry import ENGINES
 
-CHOICES: Final = {"engine": tuple(ENGINES), "mechanism": tuple(MECHANISMS), "queue_type": tuple(TYPES)}
+CHOICES: Final = {"engine": tuple(ENGINES), "mechanism": tuple(MECHANISMS), "queue_type": DEFAULT_TYPES}

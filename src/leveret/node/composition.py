@@ -76,6 +76,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.serve")
 
+UNSHARED_UPLOADS = (
+    "uploads are in the data directory of the broker that received them; set 'uploads.directory' to a directory that all"
+    " nodes share"
+)
+
 
 class Composition:
     """A recovered broker that is ready to start.
@@ -182,6 +187,7 @@ class Composition:
             on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
             watchdog=self.watchdog,
+            timer_interval=self.part.timer_interval,
         )
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:
@@ -215,7 +221,7 @@ class Composition:
         uploads = config.uploads
         broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000))
         if self.on_disk and self.part.has_vhosts:
-            self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
+            self.staged_files = self._make_upload_files(config)
             broker.uploads.place = self.staged_files
         broker.branch_settings = BranchSettings(
             round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
@@ -224,6 +230,18 @@ class Composition:
         for format, policy in content_policies().items():
             broker.content_policies[format] = policy
         return broker
+
+    def _make_upload_files(self, config: Config) -> UploadFiles:
+        """Return the storage of uploads, in the data directory or the directory that all nodes share."""
+        directory = config.uploads.directory
+        rows = self.log.rows_address()
+        unshared = "" if rows is None or rows.is_local or directory is not None else UNSHARED_UPLOADS
+        shared = None if directory is None else Path(directory)
+        if shared is not None and not shared.is_dir():
+            raise ConfigError(
+                f"{self.config_name}: 'uploads.directory' is '{shared}', which is not a directory; create or mount it"
+            )
+        return UploadFiles(config.server.data_path, config.limits.disk_free, shared, unshared)
 
     def _make_managed(self, config: Config) -> ManagedBroker:
         """Return the broker as management sees it."""
@@ -316,6 +334,16 @@ class Composition:
         listener = next((known for known in self.listeners if known.startswith("amqp://")), "")
         host, port = split_host(listener.partition("://")[2], server.port) if listener else (server.host, server.port)
         return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+    def close_listeners(self, reason: str) -> None:
+        """Take no new clients until `listen` is called again, and close those in the handshake for this reason.
+
+        In a process without vhosts, these are all of its sessions.
+        """
+        self.server.close_listeners()
+        self.listeners.clear()
+        for session in list(self.services.sessions):
+            session.shut_down(reason)
 
     def announce(self, hosts: str) -> None:
         """Announce hosts to clients of AMQP 0-9 that connect from now on, unless the configuration has others."""

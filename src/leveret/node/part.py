@@ -14,6 +14,7 @@ from leveret.management.audit.log import AuditLog
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.protocols.opening import Protocols
 from leveret.security import users
+from leveret.server.server import MAX_TIMER_SLEEP
 from leveret.storage.cluster import Observed
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Part:
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
         audit: The audit log; None for one of this process.
+        timer_interval: Maximum seconds between runs of the broker's timers.
     """
 
     has_listeners = True
@@ -74,6 +76,7 @@ class Part:
     first_number = 1
     number_step = 1
     audit: AuditLog | None = None
+    timer_interval = MAX_TIMER_SLEEP
 
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""

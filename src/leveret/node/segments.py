@@ -18,6 +18,13 @@ UNSHARED = (
     "other nodes must find the segments of streams in PostgreSQL; set 'streams.directory' to a URL, such as"
     " s3://bucket/streams, or to a directory that all nodes share, together with 'streams.shared' = true"
 )
+# Schemes of URLs that cannot hold the segments of nodes, with the reason.
+_UNFIT_SCHEMES = {
+    "memory": "which is in the memory of one process",
+    "local": "which is on one machine",
+    "http": "which cannot be written",
+    "https": "which cannot be written",
+}
 # The end of errors about a catalog that is only on one machine.
 _LOCAL_CATALOG = (
     "which other nodes do not find; name a catalog on a server, such as one of type rest, hive or glue, or of type sql in"
@@ -42,6 +49,12 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     is_shared = streams.shared or (directory is not None and is_remote(directory))
     if not (rows.is_local or is_shared):
         return UNSHARED
+    scheme = (directory or "").partition("://")[0]
+    if not rows.is_local and scheme in _UNFIT_SCHEMES:
+        raise ConfigError(
+            f"'streams.directory' is a URL with the scheme '{scheme}', {_UNFIT_SCHEMES[scheme]}; expected one that all"
+            " nodes can read and write, such as s3://bucket/streams, or a directory together with 'streams.shared' = true"
+        )
     if directory is None:
         directory = str(config.server.data_path / DIRECTORY)
     if "://" in directory and find_spec("fsspec") is None:

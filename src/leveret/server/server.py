@@ -25,7 +25,7 @@ from leveret.server.watchdog import Watchdog
 
 logger = logging.getLogger("leveret.server")
 
-# Maximum seconds between runs of the timers, which bounds the delay of a new timer.
+# Maximum seconds between runs of the timers of a broker with vhosts.
 MAX_TIMER_SLEEP = 0.05
 BACKLOG = 1024
 # Seconds between checks whether the protocols are ready for connections.
@@ -48,6 +48,7 @@ class Server:
         on_failure: Called once when the store has failed permanently.
         tls: The TLS context for clients that request TLS on a plain listener; None refuses them.
         watchdog: The watchdog of the event loop; None if it has none.
+        timer_interval: Maximum seconds between runs of the broker's timers, which bounds the delay of a new timer.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Server:
         on_failure: Callable[[], None] | None = None,
         tls: ssl.SSLContext | None = None,
         watchdog: Watchdog | None = None,
+        timer_interval: float = MAX_TIMER_SLEEP,
     ) -> None:
         self.protocols = protocols
         self.services = services = protocols.services
@@ -81,6 +83,7 @@ class Server:
         self._tasks: Tasks | None = None
         self._failed = False
         self._watchdog = watchdog
+        self._timer_interval = timer_interval
         # Whether the watchdog runs callbacks of other threads, which is cheaper than the loop's own method.
         self._watchdog_posts = False
 
@@ -109,7 +112,7 @@ class Server:
         while not all(state.is_ready() for state in states) and not self._failed:
             await asyncio.sleep(RECOVERY_POLL_INTERVAL)
         self._tasks = Tasks(loop)
-        self._tasks.start("the clock of the broker's timers", self._tick, MAX_TIMER_SLEEP)
+        self._tasks.start("the clock of the broker's timers", self._tick, self._timer_interval)
         self._tasks.start("the watch over memory and disk", self._check, INTERVAL)
 
     def _post(self, callback: Callable[[], None]) -> None:
@@ -187,13 +190,18 @@ class Server:
             logger.debug("lost an accepted socket before serving it")
             protocol.never_served()
 
+    def close_listeners(self) -> None:
+        """Take no new clients."""
+        for listener in self.listeners:
+            listener.close()
+        self.listeners.clear()
+
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""
         services = self.services
         services.stopping = True
         self.broker.indexing.give_up()
-        for listener in self.listeners:
-            listener.close()
+        self.close_listeners()
         for session in list(services.sessions):
             session.shut_down(reason)
         loop = asyncio.get_running_loop()
@@ -224,7 +232,7 @@ class Server:
             self.executor.shutdown(wait=False, cancel_futures=True)
 
     def _tick(self) -> float:
-        """Run the timers that are due. Returns the seconds until the next one, at most MAX_TIMER_SLEEP."""
+        """Run the timers that are due. Returns the seconds until the next one, at most the interval."""
         timers = self.broker.timers
         self.broker.check_clock()
         now = timers.now()
@@ -233,7 +241,7 @@ class Server:
             timers.run(now)
             due = timers.next_due()
         self.broker.end_turn()
-        return min(MAX_TIMER_SLEEP, max(0.001, (due - now) / 1000)) if due else MAX_TIMER_SLEEP
+        return min(self._timer_interval, max(0.001, (due - now) / 1000)) if due else self._timer_interval
 
     def _check(self) -> float:
         self.watch.check()

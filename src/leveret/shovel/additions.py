@@ -1,4 +1,4 @@
-"""What a shovel adds to messages: properties, the headers of forwarding, and a timestamp."""
+"""Additions of a shovel to messages: properties, the headers of forwarding, and a timestamp."""
 
 from __future__ import annotations
 

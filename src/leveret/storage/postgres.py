@@ -35,6 +35,8 @@ class PostgresLog(BatchedLog):
         self._marker = Marker(marker)
         self._salvage = salvage
         self._store: PostgresStore | None = None
+        # The clock of the server, as of the last connection.
+        self._clock = 0.0
         # Whether the log was closed properly before.
         self._clean = True
 
@@ -73,6 +75,11 @@ class PostgresLog(BatchedLog):
         # Before the lease ends, since the server may have recorded the last sign of life before this process noted it.
         store = self._store
         return store is not None and time.monotonic() - store.beaten > SILENT * self._settings.lease
+
+    def clock(self) -> float:
+        if self._store is not None:
+            self._clock = self._store.facts.clock
+        return self._clock
 
     def changed(self, state: str, reason: str) -> None:
         if state == FAILED and self._store is not None:

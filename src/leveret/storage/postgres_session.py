@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -40,7 +41,8 @@ _SETTINGS: Final = (
 _FACTS: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),"
     " current_setting('fsync'), current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
-    " (SELECT system_identifier FROM pg_control_system()), current_setting('default_transaction_read_only')"
+    " (SELECT system_identifier FROM pg_control_system()), current_setting('default_transaction_read_only'),"
+    " extract(epoch FROM clock_timestamp())::float8"
 )
 _TIMELINE: Final = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
 
@@ -110,14 +112,16 @@ class Facts:
     version    the version of PostgreSQL
     server     its identity
     standbys   `synchronous_standby_names`
+    clock      what to add to the monotonic clock of this machine for the Unix time of the server
     """
 
-    __slots__ = ("server", "standbys", "version")
+    __slots__ = ("clock", "server", "standbys", "version")
 
-    def __init__(self, version: str, server: Server, standbys: str) -> None:
+    def __init__(self, version: str, server: Server, standbys: str, clock: float) -> None:
         self.version = version
         self.server = server
         self.standbys = standbys
+        self.clock = clock
 
 
 def _hosts(address: dict[str, Any]) -> list[dict[str, Any]]:
@@ -183,9 +187,11 @@ class Session:
 
     def _check(self, settings: ClusterSettings, known: Server | None) -> Facts:
         """Return what the server is. Raises `Unfit` if it must not be used."""
+        asked = time.monotonic()
         row = self._connection.execute(_FACTS).fetchone()
+        answered = time.monotonic()
         assert row is not None
-        number, version, standby, fsync, synchronous, standbys, system, read_only = row
+        number, version, standby, fsync, synchronous, standbys, system, read_only, now = row
         if number < MIN_VERSION:
             raise Unfit(f"PostgreSQL {version} is too old; Leveret needs PostgreSQL 15 or later")
         if known is not None and system != known.system:
@@ -210,7 +216,7 @@ class Session:
         if synchronous != "remote_apply":
             # Whatever the defaults of the user or the database are.
             self._connection.execute("SET synchronous_commit = on")
-        return Facts(version, Server(system, timeline), standbys)
+        return Facts(version, Server(system, timeline), standbys, now - (asked + answered) / 2)
 
     def address(self) -> str:
         """Return the host, the port and the name of the database."""

@@ -101,6 +101,8 @@ _DROPS_EXPIRATION: Final = 2
 _HAS_HEADERS: Final = 4
 _HAS_DELAY: Final = 8
 _DELAY: Final = struct.Struct("<q")
+_HAS_RETRIES: Final = 16
+_RETRIES: Final = struct.Struct("<I")
 
 MAX_SIZE: Final = 0xFFFFFFFF
 
@@ -121,6 +123,9 @@ def encode_overlay(overlay: Overlay) -> bytes:
     if overlay.visible_at:
         flags |= _HAS_DELAY
         delay = _DELAY.pack(overlay.visible_at)
+    if overlay.retries:
+        flags |= _HAS_RETRIES
+        delay += _RETRIES.pack(overlay.retries)
     return _OVERLAY.pack(flags, overlay.expires_at, len(address)) + delay + address + headers
 
 
@@ -131,6 +136,9 @@ def decode_overlay(data: bytes) -> Overlay:
     if flags & _HAS_DELAY:
         overlay.visible_at = _DELAY.unpack_from(data, at)[0]
         at += _DELAY.size
+    if flags & _HAS_RETRIES:
+        overlay.retries = _RETRIES.unpack_from(data, at)[0]
+        at += _RETRIES.size
     if flags & _HAS_ADDRESS:
         overlay.address = data[at : at + length]
     if flags & _HAS_HEADERS:

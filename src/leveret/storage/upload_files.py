@@ -1,4 +1,4 @@
-"""Contents of uploads, one file each, in the directory `staged` of the data directory.
+"""Contents of uploads, one file each, in the directory `staged` of the data directory, or in one that all nodes share.
 
 A file is removed when the last reference to its body is dropped: the upload was aborted, or the message created from it
 was settled. The next start removes files without a definition.
@@ -27,16 +27,32 @@ COPIES: Final = 3
 
 
 class UploadFiles(UploadStore):
-    """The directory of uploads. They leave `keep_free` bytes of disk space free."""
+    """The directory of uploads.
 
-    def __init__(self, data_directory: Path, keep_free: int) -> None:
-        self.data_directory = data_directory
-        self._directory = data_directory / DIRECTORY
+    Args:
+        data_directory: The data directory.
+        keep_free: Bytes of disk space to leave free.
+        shared: A directory that all nodes share; each log has its own one in it. Default: the data directory.
+        unshared: What to set so that other nodes find the uploads; "" if that is not needed.
+
+    Attributes:
+        top: The directory that exists; those in it are synced.
+    """
+
+    def __init__(self, data_directory: Path, keep_free: int, shared: Path | None = None, unshared: str = "") -> None:
+        self.top = data_directory if shared is None else shared
+        self.is_shared = shared is not None
+        self.unshared = unshared
         self.keep_free = keep_free
+        self._directory = self.top / DIRECTORY
         # Announced bytes of uploads that have not arrived yet.
         self._expected = 0
         # Reentrant: a body may be released anywhere, even during a call of this class.
         self._lock = threading.RLock()
+
+    def attach(self, identity: str) -> None:
+        if self.is_shared:
+            self._directory = self.top / identity
 
     def create(self, name: str, size: int | None) -> UploadBody:
         needed = 0 if size is None else size * COPIES
@@ -69,7 +85,8 @@ class UploadFiles(UploadStore):
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            (self._directory / name).unlink()
+            # A former owner of the log may remove it, too.
+            (self._directory / name).unlink(missing_ok=True)
 
     def expect(self, size: int) -> None:
         """Change the number of expected bytes."""
@@ -149,7 +166,7 @@ class UploadFile(UploadBody):
 
     def sync(self) -> None:
         disk.sync_file(self._path)
-        disk.sync_directories(self._path.parent, self._place.data_directory)
+        disk.sync_directories(self._path.parent, self._place.top)
 
     def close(self) -> None:
         if self._file >= 0:

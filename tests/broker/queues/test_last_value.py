@@ -357,3 +357,57 @@ class TestDeclaration:
     def test_it_has_no_leases(self, world: World) -> None:
         with pytest.raises(PreconditionFailed, match="it is a last-value queue"):
             declare(world).make_leases().acquire("reader")
+
+
+class TestTimeToLive:
+    """Each replacement restarts the TTL of its key; on expiry the key is gone."""
+
+    def test_a_replacement_restarts_the_ttl(self, world: World) -> None:
+        queue = declare(world, **{"x-message-ttl": 1000})
+        quote(world, queue, "a1", "b1")
+        world.sleep(600)
+        quote(world, queue, "a2")
+        world.sleep(600)
+        assert world.contents(queue) == ["a2"]
+
+    def test_an_expired_key_is_gone_and_may_return(self, world: World) -> None:
+        queue = declare(world, **{"x-message-ttl": 1000, "x-max-length": 1, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1")
+        world.sleep(1001)
+        assert queue.ready_count == 0
+        quote(world, queue, "b1")
+        assert not world.push(queue, "a2", headers={"symbol": "a"})
+        assert world.contents(queue) == ["b1"]
+
+    def test_only_the_latest_message_of_a_key_is_dead_lettered(self, world: World) -> None:
+        dead = world.queue("dead")
+        queue = declare(world, **{"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        quote(world, queue, "a1", "a2", "b1")
+        world.sleep(1001)
+        assert queue.ready_count == 0
+        assert world.contents(dead) == ["a2", "b1"]
+
+    def test_a_requeued_message_keeps_its_deadline(self, world: World) -> None:
+        queue = declare(world, **{"x-message-ttl": 1000})
+        quote(world, queue, "a1")
+        entry = queue.get(False)
+        assert entry is not None
+        world.sleep(600)
+        queue.requeue(entry)
+        world.run()
+        assert queue.ready_count == 1
+        world.sleep(401)
+        assert queue.ready_count == 0
+
+    def test_a_restart_keeps_the_deadline_of_each_key(self, world: World) -> None:
+        queue = declare(world, **{"x-message-ttl": 1000})
+        quote(world, queue, "a1", "b1", persistent=True)
+        world.sleep(600)
+        quote(world, queue, "a2", persistent=True)
+        world.sleep(100)
+        again = restart(world)
+        found = again.vhost.queues["q"]
+        again.run()
+        assert found.ready_count == 2
+        again.sleep(400)
+        assert again.contents(found) == ["a2"]

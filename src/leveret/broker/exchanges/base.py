@@ -81,7 +81,7 @@ class Exchange(Destination):
     has_topics      topic permissions apply to the routing keys
     delays          the destinations get messages after the delay in their headers
 
-    A subclass implements `match` and, if it has an index, `added` and `removed`.
+    A subclass implements `match` and, if it has state of its own, `set_up`; if that is an index, `added` and `removed`.
     """
 
     kind: ClassVar[Literal["queue", "exchange"]] = "exchange"
@@ -117,6 +117,14 @@ class Exchange(Destination):
         # Statistics: messages published to the exchange by clients, and copies of these that were routed to queues.
         self.publish_in = 0
         self.publish_out = 0
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Create the state of the type, after that of all exchanges.
+
+        Raises:
+            PreconditionFailed: The type does not support the arguments.
+        """
 
     def count(self, published: int, copies: int) -> None:
         """Count published messages and their copies in queues."""

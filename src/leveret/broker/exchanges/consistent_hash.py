@@ -50,15 +50,7 @@ class ConsistentHashExchange(Exchange):
     type: ClassVar[str] = "x-consistent-hash"
     partitions: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.hash_header = text_argument(self.arguments, HASH_HEADER) or ""
         self.needs_headers = bool(self.hash_header)
         property_name = text_argument(self.arguments, HASH_PROPERTY) or ""

@@ -34,16 +34,8 @@ class DelayedExchange(Exchange):
     type: ClassVar[str] = "x-delayed-message"
     delays: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
-        router = self.router = _make_router(name, self.arguments)
+    def set_up(self) -> None:
+        router = self.router = _make_router(self.name, self.arguments)
         # Some types have no index of their own.
         self.by_destination = router.by_destination
         self.needs_key = router.needs_key

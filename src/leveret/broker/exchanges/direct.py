@@ -14,15 +14,7 @@ from leveret.broker.values import FieldTable
 class DirectExchange(Exchange):
     type: ClassVar[str] = "direct"
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.by_key: Table[str, dict[Destination, int]] = Table()
 
     def added(self, binding: Binding) -> None:

@@ -12,15 +12,7 @@ from leveret.broker.values import FieldTable
 class FanoutExchange(Exchange):
     type: ClassVar[str] = "fanout"
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.needs_key = False
 
     def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:

@@ -82,15 +82,7 @@ class HeadersExchange(Exchange):
 
     type: ClassVar[str] = "headers"
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.needs_key = False
         self.needs_headers = True
         self.conditions: Table[ConditionKey, Condition] = Table()

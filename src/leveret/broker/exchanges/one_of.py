@@ -6,7 +6,6 @@ from bisect import bisect_left
 
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
-from leveret.broker.values import FieldTable
 
 
 def _order(destination: Destination) -> tuple[str, str]:
@@ -17,15 +16,7 @@ def _order(destination: Destination) -> tuple[str, str]:
 class OneOfExchange(Exchange):
     """Keeps its destinations in the order of their names. Several bindings to one count once; their keys are ignored."""
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.ordered: list[Destination] = []
         self.counts: dict[Destination, int] = {}
 

@@ -17,15 +17,8 @@ _BITS: Final = 48
 class RandomExchange(OneOfExchange):
     type: ClassVar[str] = "x-random"
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
+        super().set_up()
         self.needs_key = False
 
     def varies(self) -> bool:

@@ -172,15 +172,7 @@ def _ends_with(tail: tuple[str, ...], words: list[str], at: int) -> bool:
 class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
 
-    def __init__(
-        self,
-        name: str,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> None:
-        super().__init__(name, durable, auto_delete, internal, arguments)
+    def set_up(self) -> None:
         self.match_all_key = "#"
         self.has_topics = True
         self.root = Node(False, ())

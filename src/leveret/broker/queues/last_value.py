@@ -10,31 +10,20 @@ nothing until it has read all of them for their keys.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import TEXT, Argument, QueueSettings
-from leveret.broker.jobs import STEP_WORK
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
-from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.frozen import thaw
-from leveret.broker.queues.loading import Waiting
+from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.leases.recovery import Restoring
-    from leveret.broker.log import Recovery
-    from leveret.broker.metadata import Record
-    from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
-
-logger = logging.getLogger("leveret.broker")
 
 KEY: Final = "x-last-value-key"
 DEFAULT_KEY: Final = "qpid.LVQ_key"
@@ -45,8 +34,6 @@ CHECKED_KEYS: Final = 1000
 # Units of work of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
 INSERT_WORK: Final = 3
 DECODE_SHIFT: Final = 6
-# Units of work to deliver from a queue again after messages were inserted in steps.
-SERVE_WORK: Final = 5
 # Number of recent messages whose keys are cached.
 RECENT: Final = 8
 # Length of headers that are searched for the name of the key before they are decoded.
@@ -91,31 +78,18 @@ def _compact(key: Frozen) -> Frozen:
     return key
 
 
-class _Reading(Waiting):
-    """Waits for entries that a start found."""
-
-    def __init__(self, queue: LastValueQueue) -> None:
-        self.queue = queue
-
-    def loaded(self) -> None:
-        self.queue.read_next()
-
-
-class LastValueQueue(ClassicQueue):
+class LastValueQueue(IndexedQueue):
     """One last-value queue of one vhost.
 
     header   the name of the header with the key, and `needle` its bytes: a message without them has no key
     latest   the newest visible entry of each key, which may have left since
     keys     the keys of `latest`, in the order in which they are checked for that
-    coming   entries that become visible in steps, because finding the entries that they replace would take too long in
-             one turn
     """
 
     # The keys of recent messages: entries of a few messages may be inserted alternately, into any number of queues.
     recent: ClassVar[deque[_Keys]] = deque(maxlen=RECENT)
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
-    pageable: ClassVar[bool] = False
     replacing: ClassVar[bool] = True
 
     def __init__(
@@ -134,10 +108,6 @@ class LastValueQueue(ClassicQueue):
         self.needle = self.header.encode("utf-8", "surrogateescape")
         self.latest: dict[Frozen, Entry] = {}
         self.keys: deque[Frozen] = deque()
-        self.coming: deque[Entry] = deque()
-
-    def _has_guards(self) -> bool:
-        return True
 
     def _key_of(self, message: Message) -> Frozen:
         """Return the key of a message, None if it has none."""
@@ -155,31 +125,7 @@ class LastValueQueue(ClassicQueue):
         entry = None if key is None else self.latest.get(key)
         return entry if entry is not None and entry.state == AVAILABLE else None
 
-    def insert_new(self, entry: Entry) -> None:
-        if not self.coming and self.broker.work < STEP_WORK:
-            self._insert(entry)
-            return
-        self.hidden.add(entry.seq, entry.message.size)
-        self.coming.append(entry)
-        if len(self.coming) == 1:
-            # Nothing is delivered before the last one is inserted.
-            self.dispatcher.freeze()
-            self.broker.jobs.removals.add(self._insert_coming())
-
-    def _insert_coming(self) -> Iterator[int]:
-        """Insert the coming entries in steps."""
-        while self.coming:
-            entry = self.coming.popleft()
-            self.hidden.discard(entry.seq)
-            try:
-                self._insert(entry)
-            except Exception:  # the other entries must become visible
-                logger.exception("cannot insert a message into queue '%s'", self.name)
-            yield 0
-        thaw(self)
-        yield SERVE_WORK
-
-    def _insert(self, entry: Entry) -> None:
+    def insert_now(self, entry: Entry) -> None:
         self.broker.work += INSERT_WORK
         overlay = entry.overlay
         is_delayed = overlay is not None and overlay.visible_at > self.broker.timers.now()
@@ -188,11 +134,7 @@ class LastValueQueue(ClassicQueue):
             if key is not None and not self._replace(key, entry):
                 self._remove(entry)
                 return
-        super().insert_new(entry)
-
-    def insert_many(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self.insert_new(entry)
+        super().insert_now(entry)
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         super().requeue(entry, failed)
@@ -271,36 +213,14 @@ class LastValueQueue(ClassicQueue):
         self.latest = {}
         self.keys = deque()
 
-    # Recovery
-
-    def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
-        super().recover(record, recovery, leases, streams)
-        self.dispatcher.freeze()
-
-    def start(self) -> None:
-        super().start()
-        self.read_next()
-
-    def read_next(self) -> None:
-        """Read the next entries that the start found; when all are read, drop those that had been replaced."""
-        for level in self.ready.all_levels():
-            if level.chunks:
-                if not level.loading:
-                    self.ready.load(self, level)
-                self.paging.wait_loaded(_Reading(self))
-                return
-        self.broker.jobs.run_steps(self._index())
-
-    def _index(self) -> Iterator[int]:
-        try:
-            for level in self.ready.all_levels():
-                level.settle_young()
-                for entry in list(level.head):
-                    if entry.state == AVAILABLE:
-                        self._keep_latest(entry)
-                    yield 2
-        finally:
-            thaw(self)
+    def index(self, entry: Entry) -> None:
+        self._keep_latest(entry)
 
 
-TYPE: Final[QueueType] = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))
+TYPE: Final[QueueType] = QueueType(
+    "last-value",
+    LastValueQueue,
+    (Argument(KEY, TEXT, default=DEFAULT_KEY),),
+    refused=(RETRY_DELAYS,),
+    because="which keeps only the latest message of each key",
+)

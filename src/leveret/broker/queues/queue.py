@@ -230,6 +230,11 @@ class Queue(Destination):
         """Entries of planned batches."""
         return 0 if self.leases is None else self.leases.count
 
+    @property
+    def retrying_count(self) -> int:
+        """Those of the delayed entries that were rejected and wait for their next delivery."""
+        return 0
+
     def is_occupied(self) -> bool:
         """Return whether the queue has or may have entries."""
         counted = self.ready_count or self.delayed_count or self.unacked or self.leased_count or len(self.hidden)
@@ -338,9 +343,16 @@ class Queue(Destination):
     def refuse(self, entry: Entry, scope: object) -> None:
         """Exclude consumers of this scope from an entry (0-9-1 basic.reject.requeue.01)."""
 
+    def retries(self, entry: Entry) -> bool:
+        """Return whether `reject` keeps an acquired entry, to deliver it again after a delay."""
+        return False
+
     @abstractmethod
     def reject(self, entry: Entry, reason: str = "") -> None:
-        """Settle an acquired entry that was rejected without requeue, and dead-letter it if the queue does that."""
+        """Settle an acquired entry that was rejected without requeue, and dead-letter it if the queue does that.
+
+        An entry that `retries` stays in the queue.
+        """
 
     # Operators
 

@@ -20,10 +20,22 @@ class QueueType:
     refused   shared arguments that it rejects; `because` is the reason, which follows the name of the type in the error
     durable   its queues are durable, and neither exclusive nor auto-delete
     apply_to  the value of `apply-to` of policies for this type only, "" for none
+    needs     an argument of `own` that its queues must have, and that selects it without `x-queue-type`; "" for none
     serves_unindexed  its queues accept messages before their recovered entries are indexed
     """
 
-    __slots__ = ("apply_to", "because", "defaults", "durable", "make", "name", "own", "refused", "serves_unindexed")
+    __slots__ = (
+        "apply_to",
+        "because",
+        "defaults",
+        "durable",
+        "make",
+        "name",
+        "needs",
+        "own",
+        "refused",
+        "serves_unindexed",
+    )
 
     def __init__(
         self,
@@ -36,6 +48,7 @@ class QueueType:
         refused: tuple[str, ...] = (),
         because: str = "",
         apply_to: str = "",
+        needs: str = "",
         serves_unindexed: bool = False,
     ) -> None:
         self.name = name
@@ -46,4 +59,5 @@ class QueueType:
         self.refused = refused
         self.because = because
         self.apply_to = apply_to
+        self.needs = needs
         self.serves_unindexed = serves_unindexed

@@ -14,7 +14,7 @@ from leveret.broker.arguments import (
     parse_arguments,
 )
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues import last_value
+from leveret.broker.queues import last_value, sorted_queue
 from leveret.broker.queues.classic import queue as classic
 from leveret.broker.queues.classic import quorum
 from leveret.broker.queues.queue import Queue
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
-TYPES: Final = {queue_type.name: queue_type for queue_type in (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE)}
+_ALL: Final = (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE, sorted_queue.TYPE)
+TYPES: Final = {queue_type.name: queue_type for queue_type in _ALL}
+
+# The types that may be the default of a vhost: without an argument of their own that their queues must have.
+DEFAULT_TYPES: Final = tuple(name for name, queue_type in TYPES.items() if not queue_type.needs)
 
 # The types whose queues may be recovered before their entries are indexed.
 SERVE_UNINDEXED: Final = frozenset(name for name, queue_type in TYPES.items() if queue_type.serves_unindexed)
@@ -53,7 +57,16 @@ def parse_queue_arguments(
     if not arguments:
         return PLAIN
     known, unknown = parse_arguments(QUEUE_ARGUMENTS, arguments, strict)
+    if "x-queue-type" not in known:
+        for implied in TYPES.values():
+            if implied.needs in known:
+                known["x-queue-type"] = implied.name
     queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
+    if queue_type.needs and queue_type.needs not in known:
+        raise PreconditionFailed(
+            f"invalid arg 'x-queue-type': received '{queue_type.name}' without '{queue_type.needs}',"
+            " expected together with it"
+        )
     settings = QueueSettings(known, unknown, queue_type.defaults)
     if queue_type.durable:
         bad = (

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import INTERVAL, WHOLE, Argument, QueueSettings, parse_consumer_arguments
+from leveret.broker.arguments import INTERVAL, RETRY_DELAYS, WHOLE, Argument, QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
@@ -912,6 +912,7 @@ TYPE: Final[QueueType] = QueueType(
         "x-dead-letter-strategy",
         "x-max-priority",
         "x-delivery-limit",
+        RETRY_DELAYS,
         "x-single-active-consumer",
         "x-queue-mode",
     ),

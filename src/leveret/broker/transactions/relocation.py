@@ -7,10 +7,15 @@ become visible in their new queues after the commit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.queues.classic.queue import RETRY_COUNT
 from leveret.broker.queues.queue import Queue
+
+# Headers with counts of the old queue.
+_COUNTS: Final = ("x-delivery-count", RETRY_COUNT)
 
 
 class Relocation(CommitWaiter):
@@ -66,9 +71,9 @@ def refuses(queues: list[Queue], message: Message) -> bool:
 
 
 def moved_overlay(entry: Entry, address: bytes) -> Overlay | None:
-    """Return the overlay of a moved message with a new address: its headers stay, the TTL of its old queue does not."""
+    """Return the overlay of a moved message with a new address: its headers stay, its counts and old TTL do not."""
     old = entry.overlay
     if old is None:
         return None if address == entry.message.address else Overlay(address)
-    headers = {name: value for name, value in old.headers.items() if name != "x-delivery-count"}
+    headers = {name: value for name, value in old.headers.items() if name not in _COUNTS}
     return Overlay(address, headers, old.drop_expiration, 0 if old.drop_expiration else -1)

@@ -38,7 +38,8 @@ class Transaction(CommitWaiter):
     forced    whether full queues accept it, too, because it was prepared
     durable   whether a part of it is written to the log
 
-    Dead letters of rejected entries are prepared like publishes. Requeues come last, when nothing else can fail.
+    Dead letters of rejected entries are prepared like publishes. Requeues, and rejected entries that stay in their queue
+    for a retry, come last, when nothing else can fail.
     """
 
     def __init__(self, log: Log) -> None:
@@ -213,6 +214,9 @@ class Transaction(CommitWaiter):
         self.settling = True
         if outcome == ACCEPT:
             queue.settle(entry)
+        elif outcome == REJECT and queue.retries(entry):
+            self.applied[entry] = queue.reject
+            self.returned.append(entry)
         elif outcome == REJECT or (entry not in self.applied and queue.limits.exceeds_deliveries(entry)):
             self._remove(entry, outcome)
         else:

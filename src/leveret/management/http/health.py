@@ -58,6 +58,11 @@ async def running(request: Request) -> Answer:
     return _running(await _health(request))
 
 
+async def in_service(request: Request) -> Answer:
+    """Check that the broker is running, and that it is no node that drains."""
+    return _in_service(await _health(request))
+
+
 async def running_node(request: Request) -> Answer:
     """The same for a node by its name."""
     if request.path["node"] != request.settings.node:
@@ -71,6 +76,12 @@ def _running(health: Row) -> Answer:
     return _ok()
 
 
+def _in_service(health: Row) -> Answer:
+    if health["draining"]:
+        return _failed("the node is draining: it moves its shards away and takes no clients")
+    return _running(health)
+
+
 async def single_node(request: Request) -> Answer:
     """Answer a check of a cluster, which a single node passes."""
     found = await running(request)
@@ -78,9 +89,9 @@ async def single_node(request: Request) -> Answer:
 
 
 async def ready_to_serve_clients(request: Request) -> Answer:
-    """Check that the broker is running, has an AMQP listener, and accepts connections."""
+    """Check that the broker is in service, has an AMQP listener, and accepts connections."""
     health = await _health(request)
-    found = _running(health)
+    found = _in_service(health)
     if found.status != 200:
         return found
     if not any(protocol in _AMQP for protocol, _, _ in endpoints(request, health["listeners"])):

@@ -386,7 +386,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": {
         "GET": Route(health.running, ANY, "visible")
     },
-    "/health/checks/is-in-service": {"GET": Route(health.running)},
+    "/health/checks/is-in-service": {"GET": Route(health.in_service)},
     "/health/checks/ready-to-serve-clients": {"GET": Route(health.ready_to_serve_clients)},
     "/health/checks/below-node-connection-limit": {"GET": Route(health.connection_limit)},
     "/health/checks/reached-target-cluster-size": {"GET": Route(health.running)},

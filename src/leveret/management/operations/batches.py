@@ -14,7 +14,7 @@ from typing import Any, Final
 from leveret.broker.arguments import parse_exchange_arguments
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, PreconditionFailed
 from leveret.broker.exchanges.registry import exchange_class
-from leveret.broker.queues.registry import TYPES, parse_queue_arguments
+from leveret.broker.queues.registry import DEFAULT_TYPES, parse_queue_arguments
 from leveret.broker.vhost import Vhost
 from leveret.management.operations import (
     bindings,
@@ -72,8 +72,9 @@ class Refusals(Reply, kw_only=True):
 
 
 def _check_vhost(context: Context, request: vhosts.Change) -> None:
-    if request.default_queue_type not in (None, *TYPES):
-        raise PreconditionFailed(f"unknown queue type '{request.default_queue_type}'; expected one of {', '.join(TYPES)}")
+    if request.default_queue_type not in (None, *DEFAULT_TYPES):
+        expected = ", ".join(DEFAULT_TYPES)
+        raise PreconditionFailed(f"unknown queue type '{request.default_queue_type}'; expected one of {expected}")
 
 
 def _check_user(context: Context, request: users.Set) -> None:

@@ -68,6 +68,7 @@ class QueueInfo(Reply, kw_only=True):
     arguments: ClientTable
     ready: int
     delayed: int
+    retrying: int
     unacked: int
     leased: int
     ready_bytes: int
@@ -116,6 +117,7 @@ def describe(queue: Queue) -> QueueInfo:
         arguments=ClientTable(queue.arguments),
         ready=queue.ready_count,
         delayed=queue.delayed_count,
+        retrying=queue.retrying_count,
         unacked=queue.unacked,
         leased=queue.leased_count,
         ready_bytes=queue.ready_bytes,

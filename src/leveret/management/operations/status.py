@@ -53,6 +53,7 @@ class Health(Reply, kw_only=True):
         max_connections: The maximum number of connections; 0 is unlimited.
         unindexed_queues: Queues whose messages are still being indexed after a start.
         indexed: The part of the messages that was read for that, from 0 to 1.
+        draining: Whether the broker is a node that moves its shards away, and takes no clients.
     """
 
     alarm: str
@@ -64,6 +65,7 @@ class Health(Reply, kw_only=True):
     vhosts: int
     unindexed_queues: int
     indexed: float
+    draining: bool = False
 
 
 class Settings(Reply, kw_only=True):

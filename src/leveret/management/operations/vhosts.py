@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
-from leveret.broker.queues.registry import TYPES
+from leveret.broker.queues.registry import DEFAULT_TYPES
 from leveret.config import CompatConfig, VhostConfig
 from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
@@ -150,8 +150,9 @@ def _set(context: Context, request: Change, old: VhostConfig) -> None:
     new = msgspec.structs.replace(old, limits=msgspec.structs.replace(old.limits, **limits), **changes)
     if new.consumer_timeout < 0:
         raise PreconditionFailed("negative timeout; expected at least 0, which means none")
-    if new.default_queue_type not in TYPES:
-        raise PreconditionFailed(f"unknown queue type '{new.default_queue_type}'; expected one of {', '.join(TYPES)}")
+    if new.default_queue_type not in DEFAULT_TYPES:
+        expected = ", ".join(DEFAULT_TYPES)
+        raise PreconditionFailed(f"unknown queue type '{new.default_queue_type}'; expected one of {expected}")
     if min(new.limits.max_queues, new.limits.max_connections) < -1:
         raise PreconditionFailed("negative limit; expected at least 0, which means none, or -1, which allows none")
     context.managed.vhost_settings[request.name] = new

@@ -39,6 +39,7 @@ class Delays(Timed):
     recent  the entries in memory, by sequence number, oldest first
     memory  bytes that the queue counts for the entries in memory
     bytes   bytes of the bodies of all entries
+    retrying  number of entries that were rejected and wait for their next delivery
     """
 
     def __init__(self, queue: ClassicQueue) -> None:
@@ -47,6 +48,7 @@ class Delays(Timed):
         self.recent: dict[int, Entry] = {}
         self.memory = 0
         self.bytes = 0
+        self.retrying = 0
         # Indices of positions: a heap by `_dues`; those that are being read, the first `_reading` of them; free ones.
         self._heap: array[int] = array("I")
         self._coming: list[int] = []
@@ -59,6 +61,7 @@ class Delays(Timed):
         self._slots: array[int] = array("I")
         self._sizes: array[int] = array("I")
         self._overflow: array[int] = array("B")
+        self._retries: array[int] = array("B")
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._coming)
@@ -287,10 +290,16 @@ class Delays(Timed):
         _set(self._slots, number, entry.slot)
         _set(self._sizes, number, entry.message.size)
         _set(self._overflow, number, row is not None and row.log is queue.broker.overflow)
+        overlay = entry.overlay
+        is_retry = overlay is not None and overlay.retries > 0
+        _set(self._retries, number, is_retry)
+        if is_retry:
+            self.retrying += 1
         return number
 
     def _release(self, number: int) -> None:
         self.bytes -= self._sizes[number]
+        self.retrying -= self._retries[number]
         self._free.append(number)
 
     def _push(self, number: int) -> None:

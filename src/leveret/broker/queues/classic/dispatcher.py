@@ -427,7 +427,7 @@ class Dispatcher(Rings):
                         if self.frozen:
                             return None
                     continue
-                if picks and not _is_wanted(entry, audience, scope):
+                if picks and not is_wanted(entry, audience, scope):
                     wanted = _take_wanted(backlog, audience, scope)
                     if wanted is None:
                         break
@@ -443,12 +443,7 @@ class Dispatcher(Rings):
                     backlog.head.popleft()
                 if backlog.chunks and not backlog.loading:
                     queue.ready.load_more(queue, backlog)
-                queue.ready.count_out(entry)
-                queue.counters.count_get(no_ack, entry.acquired_count > 0)
-                settlement.acquire(entry, None)
-                watch = queue.watch
-                if watch is not None:
-                    watch.got(entry)
+                self.acquire_got(queue, entry, no_ack)
                 if queue.expiry.expiring:
                     while (
                         queue.broker.work - begun < STEP_WORK
@@ -457,16 +452,25 @@ class Dispatcher(Rings):
                     ):
                         pass  # so it is not counted as remaining
                     queue.activate()  # the next one may expire sooner
-                if no_ack:
-                    queue.settle_got(entry)
-                    if watch is not None:
-                        watch.settled(entry, ACCEPTED, GET_PROTOCOL)
                 return entry
             if backlog.chunks:
                 if not backlog.loading:
                     queue.ready.load(queue, backlog)
                 return None
         return None
+
+    def acquire_got(self, queue: ClassicQueue, entry: Entry, no_ack: bool) -> None:
+        """Acquire an entry, which was removed from its backlog, for `basic.get`; settle it with `no_ack`."""
+        queue.ready.count_out(entry)
+        queue.counters.count_get(no_ack, entry.acquired_count > 0)
+        settlement.acquire(entry, None)
+        watch = queue.watch
+        if watch is not None:
+            watch.got(entry)
+        if no_ack:
+            queue.settle_got(entry)
+            if watch is not None:
+                watch.settled(entry, ACCEPTED, GET_PROTOCOL)
 
     def must_load(self, queue: ClassicQueue, audience: int, scope: object | None) -> bool:
         """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
@@ -477,7 +481,7 @@ class Dispatcher(Rings):
         picks = scope is not None and self.refusing
         for backlog in queue.ready.all_levels():
             if picks:
-                if any(_is_wanted(entry, audience, scope) for entry in backlog.head):
+                if any(is_wanted(entry, audience, scope) for entry in backlog.head):
                     return False
                 if backlog.chunks:
                     return True
@@ -519,7 +523,7 @@ def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: list[obje
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)
 
 
-def _is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
+def is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
     """Return whether an entry is for the audience, if one is given, and was not refused by the scope."""
     overlay = entry.overlay
     return (not audience or is_for(entry.message.publisher, audience)) and (overlay is None or scope not in overlay.refused)
@@ -529,7 +533,7 @@ def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry
     """Remove and return the first such entry, None if it is not in memory."""
     backlog.settle_young()
     for entry in backlog.head:
-        if _is_wanted(entry, audience, scope):
+        if is_wanted(entry, audience, scope):
             backlog.head.remove(entry)
             return entry
     return None

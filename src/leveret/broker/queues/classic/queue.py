@@ -67,6 +67,10 @@ DEAD_LETTER_WORK: Final = 25
 GUARDED_WORK: Final = 1
 
 
+# The header with the number of retries.
+RETRY_COUNT: Final = "x-retry-count"
+
+
 class ClassicQueue(Queue):
     """One classic queue of one vhost.
 
@@ -211,6 +215,10 @@ class ClassicQueue(Queue):
         return 0 if self.delays is None else len(self.delays)
 
     @property
+    def retrying_count(self) -> int:
+        return 0 if self.delays is None else self.delays.retrying
+
+    @property
     def ready_bytes(self) -> int:
         delays = 0 if self.delays is None else self.delays.memory
         return self.ready.body_bytes - delays
@@ -299,12 +307,17 @@ class ClassicQueue(Queue):
             self.log.store(entry)
             if message.expires_at:
                 self.expiry.note_stored(self)
-            if overlay is not None and overlay.visible_at and not self.has_delayed:
-                self.has_delayed = True
-                self.vhost.keep_queue(self)
+            if overlay is not None and overlay.visible_at:
+                self._note_delayed()
         if self.watch is not None:
             self.watch.routed(entry)
         return entry
+
+    def _note_delayed(self) -> None:
+        """Have the log record that it may have delayed entries."""
+        if not self.has_delayed:
+            self.has_delayed = True
+            self.vhost.keep_queue(self)
 
     def hold(self, entry: Entry, due: int) -> None:
         """Keep an entry, which is in no level, until it becomes visible at `due`."""
@@ -322,7 +335,8 @@ class ClassicQueue(Queue):
             self.hold(entry, overlay.visible_at)
             return
         self.ready.insert_new(self, entry)
-        self.counters.count_published(1)
+        if overlay is None or not overlay.retries:
+            self.counters.count_published(1)
         self._note_inserted(entry)
         self._end_insertion()
 
@@ -518,8 +532,28 @@ class ClassicQueue(Queue):
         self.counters.count_returned()
         if self.deleted:
             settlement.settle(entry)
+        elif self.retries(entry):
+            self._retry(entry)
         else:
             self.dead_letter(entry, reason)
+
+    def retries(self, entry: Entry) -> bool:
+        delays = self.settings.retry_delays
+        return bool(delays) and not self.deleted and _retries_of(entry) < len(delays)
+
+    def _retry(self, entry: Entry) -> None:
+        """Keep a rejected entry until the delay of its next delivery has passed."""
+        count = _retries_of(entry)
+        overlay = own_overlay(entry)
+        overlay.visible_at = self.broker.timers.now() + self.settings.retry_delays[count]
+        overlay.retries = count + 1
+        overlay.headers[RETRY_COUNT] = count + 1
+        overlay.rendered = None
+        self.broker.work += GUARDED_WORK
+        if entry.row is not None:
+            self._note_delayed()
+        settlement.requeue(entry)
+        self.hold(entry, overlay.visible_at)
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         """Remove an entry; the copy for the dead-letter exchange and the settlement are one unit of a log batch."""
@@ -748,6 +782,10 @@ class ClassicQueue(Queue):
         # Without these references to itself, the queue is freed at once.
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
+
+
+def _retries_of(entry: Entry) -> int:
+    return 0 if entry.overlay is None else entry.overlay.retries
 
 
 TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue, apply_to="classic_queues", serves_unindexed=True)

@@ -60,7 +60,7 @@ def apply_one(entry: Entry, state: Checked) -> None:
 
 
 def is_final(entry: Entry, state: Checked) -> bool:
-    """Return whether a state removes an entry from its queue instead of requeuing it."""
+    """Return whether a state removes an entry from its queue instead of requeuing it, at once or after a delay."""
     kind = 0 if state is None else state.kind
     if kind not in OUTCOMES:
         state = getattr(entry.holder, "default_outcome", None)
@@ -68,11 +68,13 @@ def is_final(entry: Entry, state: Checked) -> bool:
     queue = entry.queue
     if kind == descriptors.MODIFIED:
         if state.undeliverable_here and queue.settings.dead_letter_exchange is not None:
-            return True
+            return not queue.retries(entry)
         return bool(state.delivery_failed) and queue.limits.exceeds_deliveries(entry)
     if kind == descriptors.RELEASED:
         return False
-    return kind in (descriptors.ACCEPTED, descriptors.REJECTED) or queue.limits.exceeds_deliveries(entry)
+    if kind == descriptors.REJECTED:
+        return not queue.retries(entry)
+    return kind == descriptors.ACCEPTED or queue.limits.exceeds_deliveries(entry)
 
 
 def requeue(entry: Entry) -> None:
