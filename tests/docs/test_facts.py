@@ -19,6 +19,7 @@ from leveret.broker.streams import filters, tracking
 from leveret.config import Config
 from leveret.management.operations.table import OPERATIONS, VHOST_OPERATIONS
 from leveret.protocols.convert import origins, to_amqp10
+from leveret.shovel import additions
 from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.conformance.catalogue import rules_of
@@ -113,6 +114,9 @@ def test_arguments_exist(page: Path) -> None:
         filters.FILTER_VALUE,
         tracking.PUBLISHER,
         tracking.SEQUENCE,
+        # Headers that shovels add.
+        additions.FORWARDED,
+        additions.TIMESTAMP,
         # Reasons given by a Spark sink for rows that cannot be published.
         "x-exception-message",
         "x-original-exchange",
