@@ -43,7 +43,7 @@ from tests.support.broker import LeveretProcess  # noqa: E402
 RESULTS = ROOT / "build" / "proof" / "results.jsonl"
 KEPT = ROOT / "bench" / "proofs.jsonl"
 MAX_MINUTES = 25.0
-CI_MINUTES = 2.0
+CI_MINUTES = 1.0
 # Time for a workload before the next one runs.
 SECONDS_PER_WORKLOAD = 120.0
 # Target counts.
@@ -181,7 +181,7 @@ PROOFS: dict[str, Callable[[int, float, Path], Found]] = {
     "soak": prove_soak,
     "spark": prove_spark,
 }
-# Proofs that are meaningful within two minutes. They run concurrently, because most of them wait for disks and processes. A
+# Proofs that are meaningful within a minute. They run concurrently, because most of them wait for disks and processes. A
 # soak needs longer to detect growing memory, and Spark needs longer to start.
 CI_PROOFS = (("power", "fuzz", "kill9", "syscalls"),)
 

@@ -54,7 +54,8 @@ def managed(directory: Path, address: str, **environment: str) -> Iterator[tuple
 def test_ready_reload_and_stop(tmp_path: Path, is_abstract: bool) -> None:
     address = f"@leveret-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
     with managed(tmp_path / "broker", address) as (manager, process):
-        status = f"listening on amqp://127.0.0.1:{process.port}"
+        shards = os.environ.get("LEVERET_TEST_SHARDS")
+        status = f"listening on amqp://127.0.0.1:{process.port}" + (f" with {shards} shards" if shards else "")
         assert manager.next() == {"READY": "1", "STATUS": status}
         os.kill(process.pid, signal.SIGHUP)
         reloading = manager.next()

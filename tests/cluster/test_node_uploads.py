@@ -81,7 +81,7 @@ def test_another_node_resumes_an_upload_and_a_frozen_owner_leaves_it_alone(tmp_p
         assert owner.open_file("one", SIZE) == have
         frozen = first.shard_pid(first.placed()["a"])
         os.kill(frozen, signal.SIGSTOP)
-        # The former owner reads these frames after SIGCONT.
+        # Bytes that the former owner reads when it continues.
         owner.begin_stage(SIZE - have)
         owner.stage_octets(b"\0" * 1000)
         owner.send("file.open", identifier="other", content_size=10)

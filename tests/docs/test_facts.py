@@ -13,11 +13,13 @@ from leveret.broker import delay
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues.classic.queue import RETRY_COUNT
+from leveret.broker.queues.history import NO_STORE
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.broker.streams import filters, tracking
 from leveret.config import Config
 from leveret.management.operations.table import OPERATIONS, VHOST_OPERATIONS
 from leveret.protocols.convert import origins, to_amqp10
+from leveret.shovel import additions
 from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.conformance.catalogue import rules_of
@@ -112,12 +114,17 @@ def test_arguments_exist(page: Path) -> None:
         filters.FILTER_VALUE,
         tracking.PUBLISHER,
         tracking.SEQUENCE,
+        # Headers that shovels add.
+        additions.FORWARDED,
+        additions.TIMESTAMP,
         # Reasons given by a Spark sink for rows that cannot be published.
         "x-exception-message",
         "x-original-exchange",
         "x-original-routing-key",
         # The delay of a message to a delayed exchange.
         delay.HEADER,
+        # Excludes a message from the history of an exchange.
+        NO_STORE,
         RETRY_COUNT,
         # A part of a content type.
         "x-protobuf",

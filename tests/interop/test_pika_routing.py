@@ -10,6 +10,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.interop.conftest import Connect
 from tests.interop.helpers import Collector, Got, channel_error, count, drain, empty, get, pump
+from tests.support.broker import leveret_only
 
 
 def queues(channel: BlockingChannel, name: str, *suffixes: str) -> list[str]:
@@ -157,6 +158,22 @@ def test_modulus_hash(channel: BlockingChannel, name: str) -> None:
     for _ in range(3):
         channel.basic_publish(name, "key-7", b"same")
     assert sorted(map(len, arrived(channel, one, two))) == [0, 3]
+
+
+def test_recent_history(channel: BlockingChannel, name: str) -> None:
+    leveret_only("RabbitMQ does not enable its plugin by default")
+    one, two = queues(channel, name, "one", "two")
+    channel.exchange_declare(name, "x-recent-history", arguments={"x-recent-history-length": 2})
+    for body in (b"a", b"b", b"c"):
+        channel.basic_publish(name, "key", body)
+    channel.basic_publish(name, "key", b"not kept", pika.BasicProperties(headers={"x-recent-history-no-store": True}))
+    channel.queue_bind(one, name)
+    channel.basic_publish(name, "key", b"d")
+    channel.queue_bind(two, name)
+    assert arrived(channel, one, two) == [[b"b", b"c", b"d"], [b"c", b"d"]]
+    channel.exchange_delete(name)
+    with channel_error(channel, 406):
+        channel.exchange_declare(name, "x-recent-history", arguments={"x-recent-history-length": 0})
 
 
 def test_consistent_hash_bad_weight(channel: BlockingChannel, name: str) -> None:

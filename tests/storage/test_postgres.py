@@ -217,7 +217,7 @@ def test_connections_that_are_cut_anywhere(proxy: Proxy, dsn: str) -> None:
     to_server, to_client = proxy.to_server, proxy.to_client
     harness.publish(queue, b"second")
     harness.commit()
-    # Subtract the bytes that a connection takes before the message.
+    # Bytes of a connection before the message.
     to_server, to_client = proxy.to_server - to_server - 500, proxy.to_client - to_client - 100
     bodies = [b"first", b"second"]
     choose = random.Random(1)

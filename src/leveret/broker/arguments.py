@@ -27,6 +27,10 @@ OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "r
 CLASSIC: Final = "classic"
 RETRY_DELAYS: Final = "x-retry-delays"
 BROWSE: Final = "x-browse"
+HISTORY_LENGTH: Final = "x-recent-history-length"
+DEFAULT_HISTORY_LENGTH: Final = 20
+# A binding gives all of them to a queue in one turn.
+MAX_HISTORY_LENGTH: Final = 500
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
@@ -170,6 +174,7 @@ EXCHANGE_ARGUMENTS: Final = declared_by_name(
     Argument("hash-property", TEXT, choices=("message_id", "correlation_id", "timestamp")),
     # The delayed exchange checks the value.
     Argument("x-delayed-type", TEXT),
+    Argument(HISTORY_LENGTH, WHOLE, 1, MAX_HISTORY_LENGTH, "messages"),
 )
 
 CONSUMER_ARGUMENTS: Final = declared_by_name(

@@ -34,7 +34,7 @@ from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
 from leveret.broker.node_name import node_name
-from leveret.broker.parameters import GlobalParameters
+from leveret.broker.parameters import GlobalParameters, ParameterWatch
 from leveret.broker.policies import Matcher, PatternCompiler
 from leveret.broker.queues.classic.backlog import PIECE
 from leveret.broker.queues.queue import Queue
@@ -250,6 +250,7 @@ class Broker:
         self.request_handler: RequestHandler | None = None
         self.compile_pattern: PatternCompiler = _without_patterns
         self.global_parameters = GlobalParameters(log)
+        self.parameter_watches: dict[str, ParameterWatch] = {}
         self.jobs = Jobs(self)
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()

@@ -1,11 +1,13 @@
 """Runtime parameters of vhosts and of the broker: values that operators store under a component and a name.
 
 The component `vhost-limits` limits the queues and connections of the vhost. `operator_policy` is another way to set
-operator policies. The other components are stored for the tools that set them.
+operator policies. `Broker.parameter_watches` has what acts on the parameters of other components. The others are stored
+for the tools that set them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -37,6 +39,18 @@ VERSION: Final = 1
 MAX_VALUE_SIZE: Final = 1 << 20
 
 
+class ParameterWatch(ABC):
+    """User of the parameters of a component."""
+
+    @abstractmethod
+    def check(self, name: str, value: Value) -> None:
+        """Raise PreconditionFailed if the value of a parameter is invalid."""
+
+    @abstractmethod
+    def changed(self, vhost: str, name: str, value: Value | None) -> None:
+        """Handle that a parameter has a new value, None if it was deleted."""
+
+
 class Parameters:
     """The parameters of one vhost, by component and name."""
 
@@ -64,7 +78,7 @@ class Parameters:
         is_new = (component, name) not in self._values
         self._values[component, name] = value
         self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
-        self._changed(component, done)
+        self._changed(component, name, value, done)
         return is_new
 
     def check(self, component: str, name: str, value: Value) -> None:
@@ -81,6 +95,9 @@ class Parameters:
         elif not isinstance(value, list if component == UPSTREAM_SET else dict):
             expected = "a list" if component == UPSTREAM_SET else "an object"
             raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not {expected}")
+        watch = self.vhost.broker.parameter_watches.get(component)
+        if watch is not None:
+            watch.check(name, value)
         _pack(name, value)
 
     def delete(self, component: str, name: str, done: Callable[[], None] | None = None) -> None:
@@ -92,7 +109,7 @@ class Parameters:
             return
         del self._values[component, name]
         self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
-        self._changed(component, done)
+        self._changed(component, name, None, done)
 
     def get(self, component: str, name: str) -> Value:
         """Return the value of a parameter. Raises NotFound."""
@@ -137,14 +154,21 @@ class Parameters:
         """Delete the records of a deleted vhost."""
         for component, name in self._values:
             self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
+            self._notify(component, name, None)
+
+    def _notify(self, component: str, name: str, value: Value | None) -> None:
+        watch = self.vhost.broker.parameter_watches.get(component)
+        if watch is not None:
+            watch.changed(self.vhost.name, name, value)
 
     def _limits(self) -> dict[str, int]:
         limits: dict[str, int] = self._values.get((VHOST_LIMITS, LIMITS), {})
         return limits
 
-    def _changed(self, component: str, done: Callable[[], None] | None) -> None:
+    def _changed(self, component: str, name: str, value: Value | None, done: Callable[[], None] | None) -> None:
         if component == VHOST_LIMITS:
             self.vhost.update_limits()
+        self._notify(component, name, value)
         if done is not None:
             done()
 

@@ -20,6 +20,7 @@ STEPS_SHIFT: Final = 3
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.destination import Destination
     from leveret.broker.vhost import Vhost
     from leveret.broker.watches import ExchangeWatch
 
@@ -142,6 +143,25 @@ def resolve_delayed(
     if at_once == len(found):
         return found, None
     return found, Delay(milliseconds, broker.timers.now() + milliseconds, found[at_once:])
+
+
+def resolve_bound(
+    vhost: Vhost, source: Exchange, destination: Destination, routing_key: str, headers: FieldTable, message: Message
+) -> list[Queue]:
+    """Return the queues that a message with this routing key reaches through a binding of `source` to `destination`.
+
+    It does not pass `source` again. Raises PreconditionFailed as `resolve`.
+    """
+    broker = vhost.broker
+    effort = Effort(broker.max_routing_steps)
+    queues: dict[Queue, None] = {}
+    waiting: list[Exchange] = []
+    destination.reach(queues, waiting)
+    try:
+        _resolve(vhost, waiting, [routing_key], headers, message, effort, queues, None, {source.name})
+    finally:
+        broker.work += effort.steps >> STEPS_SHIFT
+    return _checked(broker, queues)
 
 
 def _checked(broker: Broker, queues: dict[Queue, None]) -> list[Queue]:

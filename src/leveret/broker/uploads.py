@@ -76,7 +76,7 @@ class UploadStore(ABC):
 
     Attributes:
         is_shared: Whether another broker that takes over the log finds the bytes here, and may use them at once.
-        unshared: What to set so that it finds them; "" if no other node takes over the log, or that node finds them.
+        unshared: What to set so that it finds them; "" if no other broker takes over the log, or it finds them.
     """
 
     is_shared = False

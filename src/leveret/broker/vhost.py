@@ -363,6 +363,7 @@ class Vhost:
             type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
         exchange.alternate = settings.alternate_exchange
+        exchange.attach(self)
         self.policies.apply_to_exchange(exchange)
         self.exchanges[name] = exchange
         self.topology_changed()
@@ -404,6 +405,7 @@ class Vhost:
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         exchange.deleted = True
+        exchange.detach()
         self.exchanges.pop(exchange.name, None)
         if exchange.durable:
             self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
@@ -679,12 +681,15 @@ class Vhost:
         exchange.check_binding(routing_key, arguments)
         if self.broker.definitions_left >= 0 and not exchange.has(destination, routing_key, arguments):
             self.broker.check_definition(self, f"a binding to exchange '{exchange_name}'", arguments)
+        is_first = destination not in exchange.by_destination
         if not exchange.bind(destination, routing_key, arguments, encoded):
             return
         self._note_binding(exchange, destination)
         self.topology_changed()
         if exchange.durable and destination.stored:
             self._keep_binding(exchange, destination, routing_key, arguments, encoded)
+        if is_first:
+            exchange.welcome(destination)
 
     def find_destination(self, kind: str, name: str) -> Destination | None:
         """Return a queue or an exchange by name, None if it does not exist. Queues are found as by `find_queue`."""
@@ -815,6 +820,7 @@ class Vhost:
                 arguments=value["arguments"],
             )
             exchange.id = value.get("number", 0)
+            exchange.attach(self)
             if exchange.name != CONTROL:  # was not reserved in earlier versions
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:

@@ -131,6 +131,7 @@ class Running:
         try:
             await self._start(composition, control)
             self._collector.start()  # before clients connect, since it takes longer than a turn
+            composition.shovels.start()
             await self._announce(composition, control)
             composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
@@ -185,6 +186,7 @@ class Running:
         await self._stop_server(composition)
 
     async def _stop_server(self, composition: Composition) -> None:
+        await composition.shovels.stop()
         try:
             await composition.server.stop(self._stop_reason() if self._stopping else "the store failed")
         except StorageFailed as error:

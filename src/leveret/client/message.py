@@ -87,6 +87,11 @@ class Message:
         return address[2 + address[0] :].decode("utf-8", "surrogateescape")
 
     @property
+    def header(self) -> bytes:
+        """Payload of the header frame, as received."""
+        return self._command.header
+
+    @property
     def properties(self) -> Properties:
         """Properties of the message. Raises `InvalidMessage` if they cannot be decoded."""
         if self._properties is None:

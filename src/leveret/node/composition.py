@@ -17,11 +17,14 @@ from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09
+from leveret.broker.parameters import SHOVEL
 from leveret.broker.queues.registry import SERVE_UNINDEXED
 from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import UploadSettings
 from leveret.broker.vhost import Vhost
+from leveret.client.errors import InvalidUrl
+from leveret.client.url import split_host
 from leveret.config import (
     Amqp09Config,
     Amqp10Config,
@@ -61,6 +64,7 @@ from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
+from leveret.shovel.shovels import Shovels
 from leveret.storage import disk
 from leveret.storage.cluster import ClusterSettings, Observed
 from leveret.storage.registry import MEMORY, make_logs
@@ -194,6 +198,8 @@ class Composition:
             self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor, self.managed.ready_ages
         )
         self.services.auditor = self.managed.auditor
+        self.shovels = Shovels(self.broker, self._local_address)
+        self.broker.parameter_watches[SHOVEL] = self.shovels
         self._started = time.monotonic()
 
     def _make_broker(self, config: Config) -> Broker:
@@ -319,6 +325,15 @@ class Composition:
         if self.tls is not None:
             host = self.config.tls.host
             await self._listen(server.host if host is None else host, self.tls.context, ports)
+
+    def _local_address(self) -> tuple[str, int]:
+        """Return the address of the plain listener. Raises `InvalidUrl` if there is none."""
+        server = self.config.server
+        if not server.plain:
+            raise InvalidUrl("a URI without a host needs a listener without TLS; set 'server.plain', or name the host")
+        listener = next((known for known in self.listeners if known.startswith("amqp://")), "")
+        host, port = split_host(listener.partition("://")[2], server.port) if listener else (server.host, server.port)
+        return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
     def close_listeners(self, reason: str) -> None:
         """Take no new clients until `listen` is called again, and close those in the handshake for this reason.

@@ -94,6 +94,7 @@ class Node:
             await composition.listen(self._ports)
             if self._management is not None:
                 await self._management.serve(composition.admin)
+            composition.shovels.start()
         except BaseException:
             await _close(composition, "the broker does not start")
             raise
@@ -133,6 +134,7 @@ async def _close(composition: Composition, reason: str) -> None:
 
 
 async def _stop(composition: Composition, reason: str) -> None:
+    await composition.shovels.stop()
     try:
         await composition.server.stop(reason)
     except StorageFailed as error:

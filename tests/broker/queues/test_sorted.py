@@ -15,6 +15,7 @@ from leveret.broker.queues.sorted_queue import order_of
 from leveret.broker.transactions.transaction import Transaction
 from tests.broker.leases.support import restart
 from tests.broker.support import Taker, World
+from tests.broker.test_policies import set_policy
 
 
 def declare(world: World, **arguments: Any) -> Queue:
@@ -159,6 +160,13 @@ class TestWithOtherFeatures:
         world.run()
         assert len(first.taken) == 1
         assert second.taken == []
+
+    def test_a_policy_limits_a_sorted_queue(self, world: World) -> None:
+        queue = declare(world)
+        put(world, queue, 2, 1, 3)
+        set_policy(world, "p", "q", max_length=2)
+        world.run()
+        assert world.contents(queue) == ["1", "3"]
 
 
 class TestDeclaring:

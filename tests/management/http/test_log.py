@@ -171,7 +171,8 @@ def test_secrets_are_not_in_the_log(api: HttpBroker) -> None:
     assert api("POST", "/leveret/session", {"username": "guest", "password": secret}).status == 401
     api("PUT", "/users/log-secret", {"password": secret, "tags": ""})
     api("POST", "/definitions", {"users": [{"name": "log-secret-2", "password": secret, "tags": ["x"]}]})
-    api("PUT", "/parameters/shovel/%2F/log", {"value": {"src-uri": f"amqp://u:{secret}@h"}})
+    value = {"src-uri": f"amqp://u:{secret}@h.invalid", "src-queue": "q", "dest-uri": "amqp://", "dest-queue": "q"}
+    api("PUT", "/parameters/shovel/%2F/log", {"value": value})
     for user in ("log-secret", "log-secret-2"):
         api("DELETE", f"/users/{user}")
     api("DELETE", "/parameters/shovel/%2F/log")

@@ -81,13 +81,15 @@ def test_refused_policies(api: HttpBroker) -> None:
 
 def test_parameters(api: HttpBroker) -> None:
     path = "/parameters/shovel/%2F/move"
-    value = {"src-queue": "a", "dest-queue": "b"}
+    # Nothing listens there.
+    value = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
     assert api("PUT", path, {"value": value}, user="maker").status == 201
     assert api("PUT", path, {"value": value}).status == 204
     expected = {"vhost": "/", "component": "shovel", "name": "move", "value": value}
     assert api.get(path) == expected
     assert api.get("/parameters") == api.get("/parameters/shovel") == api.get("/parameters/shovel/%2F") == [expected]
     assert api("GET", "/parameters", user="manager").status == 401
+    assert "'ack-mode'" in api("PUT", path, {"value": value | {"ack-mode": "maybe"}}).json["reason"]
     assert api.get("/parameters/unknown") == []
     assert api("PUT", "/parameters/unknown/%2F/x", {"value": 1}).status == 400
     assert api("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"max-queues": 1}}, user="maker").status == 401

@@ -18,6 +18,7 @@ from leveret.broker.values import FieldTable, Frozen, freeze
 if TYPE_CHECKING:
     from leveret.broker.policies import Policy
     from leveret.broker.queues.queue import Queue
+    from leveret.broker.vhost import Vhost
 
 DEFAULT_ROUTING_STEPS: Final = 100_000
 
@@ -81,7 +82,8 @@ class Exchange(Destination):
     has_topics      topic permissions apply to the routing keys
     delays          the destinations get messages after the delay in their headers
 
-    A subclass implements `match` and, if it has state of its own, `set_up`; if that is an index, `added` and `removed`.
+    A subclass implements `match` and, if it has state of its own, `set_up`; if that is an index, `added` and `removed`; if
+    it keeps messages, `attach`, `detach` and `welcome`.
     """
 
     kind: ClassVar[Literal["queue", "exchange"]] = "exchange"
@@ -125,6 +127,15 @@ class Exchange(Destination):
         Raises:
             PreconditionFailed: The type does not support the arguments.
         """
+
+    def attach(self, vhost: Vhost) -> None:
+        """Note that the exchange is in a vhost now."""
+
+    def detach(self) -> None:
+        """Release the state of the type: the exchange is deleted."""
+
+    def welcome(self, destination: Destination) -> None:
+        """Act on the first binding to a destination, which is in effect. A start does not call it."""
 
     def count(self, published: int, copies: int) -> None:
         """Count published messages and their copies in queues."""

@@ -48,6 +48,11 @@ class Consumer:
         """Queue of the consumer."""
         return self._core.queue
 
+    @property
+    def core(self) -> BaseConsumerCore:
+        """The engine of the consumer."""
+        return self._core
+
     async def start(self) -> Consumer:
         """Start consuming, unless already started."""
         async with self._start_lock:

@@ -57,6 +57,11 @@ class BaseChannel(ABC):
         return self._connection
 
     @property
+    def core(self) -> BaseChannelCore:
+        """The engine of the channel."""
+        return self._core
+
+    @property
     def number(self) -> int:
         """Channel number."""
         return self._core.number

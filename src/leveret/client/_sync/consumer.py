@@ -49,6 +49,11 @@ class Consumer:
         """Queue of the consumer."""
         return self._core.queue
 
+    @property
+    def core(self) -> BaseConsumerCore:
+        """The engine of the consumer."""
+        return self._core
+
     def start(self) -> Consumer:
         """Start consuming, unless already started."""
         with self._start_lock:

@@ -32,6 +32,11 @@ class Sender:
         self._window = PublisherCore(core.session, window)
 
     @property
+    def core(self) -> SenderCore:
+        """The engine of the sender."""
+        return self._core
+
+    @property
     def name(self) -> str:
         """Name of the link."""
         return self._core.name

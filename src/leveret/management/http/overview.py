@@ -36,6 +36,7 @@ _EXCHANGE_TYPES: Final = (
     "x-delayed-message",
     "x-modulus-hash",
     "x-random",
+    "x-recent-history",
 )
 _MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.values import FieldTable
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.composites import encode_composite
@@ -360,6 +361,21 @@ def test_all_outcomes(site: Site, session: Session) -> None:
         session.dispose(number, None, TransactionalState(id, outcome), settled=False)
     controller.discharge(id)
     assert sorted(receiver.bodies()) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("outcome", [Rejected(), Modified(True, True)])
+def test_a_rejection_waits_for_the_discharge_before_its_retry(site: Site, session: Session, outcome: Composite) -> None:
+    site.vhost.remove_queue(site.vhost.queues["q"])
+    arguments: FieldTable = {"x-retry-delays": "1h", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    queue = site.vhost.declare_queue("q", None, durable=True, arguments=arguments)
+    filled(session, 2)
+    controller = Controller(session)
+    for number, fail in enumerate((True, False)):
+        id = controller.declare()
+        session.dispose(number, None, TransactionalState(id, outcome), settled=False)
+        assert (queue.unacked, queue.retrying_count) == (2, 0)
+        assert isinstance(controller.discharge(id, fail), Accepted)
+    assert (queue.unacked, queue.retrying_count, queue.ready_count) == (1, 1, 0)
 
 
 def test_receiver_settle_mode_second(session: Session) -> None:

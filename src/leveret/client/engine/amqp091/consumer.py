@@ -66,6 +66,9 @@ class ConsumerCore(BaseConsumerCore):
         self._counted = prefetch == 0 or self._no_ack
         self._message_class = message_class
 
+    def count_bytes(self) -> None:
+        self._counted = True
+
     @property
     def key(self) -> bytes:
         """The consumer tag, as encoded in deliveries."""

@@ -65,3 +65,7 @@ class Amqp091Encoder(Encoder):
     def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Publish:
         data = encode_body(body)
         return Publish(self.address(exchange, routing_key), flags, _FIXED(_BASIC_CLASS, 0, len(data)) + properties, data)
+
+    def encode_received(self, header: bytes, body: bytes, exchange: str, routing_key: str, flags: int) -> Publish:
+        """Return a publish of a received message with its properties unchanged. Raises `InvalidMessage`."""
+        return Publish(self.address(exchange, routing_key), flags, header, body)

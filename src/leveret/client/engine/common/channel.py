@@ -51,6 +51,10 @@ class BaseConsumerCore(ABC):
         """Return an equal consumer that has not started and has no tag."""
 
     @abstractmethod
+    def count_bytes(self) -> None:
+        """Pause the connection while too many bytes are buffered, even with a prefetch limit. Call it before the start."""
+
+    @abstractmethod
     def begin(self) -> Waiter:
         """Start the consumer; the result is None."""
 

@@ -257,7 +257,8 @@ function BulkChange({ read, action }) {
 
 // Exchanges and bindings
 
-const EXCHANGE_TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-delayed-message"];
+const EXCHANGE_TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-delayed-message",
+  "x-recent-history"];
 
 function DeclareExchange() {
   const state = useFields({ vhost: currentVhost(), name: "", type: "direct", durable: true, auto_delete: false, internal: false, arguments: "" });

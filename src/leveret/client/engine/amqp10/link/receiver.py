@@ -91,8 +91,12 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._partial_payloads: list[bytes] = []
         self._waiters = Waiters(session.connection.frontend)
         self._counted = prefetch == 0 or settled
+        self._sized = self._counted
         self._limit = prefetch or DEFAULT_CREDIT
         self._delivery_class = session.connection.frontend.delivery_class
+
+    def count_bytes(self) -> None:
+        self._sized = True
 
     @property
     def key(self) -> ReceiverCore:
@@ -210,9 +214,9 @@ class ReceiverCore(Link, BaseConsumerCore):
                 delivery.release()
             return
         self.messages.append(delivery)
-        if self._counted:
+        if self._sized:
             self.session.connection.add_buffered(delivery.payload_size)
-        elif not self._credit:
+        if not self._counted and not self._credit:
             self._top_up()
         if self._waiters.waiting:
             self._waiters.wake()
@@ -268,8 +272,9 @@ class ReceiverCore(Link, BaseConsumerCore):
     def take(self) -> Delivery:
         """Return the next message. Raises IndexError if there is none."""
         delivery = self.messages.popleft()
-        if self._counted:
+        if self._sized:
             self.session.connection.remove_buffered(delivery.payload_size)
+        if self._counted:
             self._top_up()
         return delivery
 
@@ -281,7 +286,7 @@ class ReceiverCore(Link, BaseConsumerCore):
         """Drop and return the messages that the application has not taken."""
         forgotten = list(self.messages)
         self.messages.clear()
-        if self._counted:
+        if self._sized:
             for delivery in forgotten:
                 self.session.connection.remove_buffered(delivery.payload_size)
         return forgotten

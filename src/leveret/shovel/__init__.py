@@ -1,0 +1,1 @@
+"""Shovels: tasks that move messages from one AMQP broker to another, or between queues of one."""

@@ -1,0 +1,280 @@
+"""Definitions of shovels, with the names and rules of RabbitMQ's parameters of the component `shovel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.client.errors import InvalidMessage, InvalidUrl
+from leveret.client.properties import NAMES, Properties, encode_properties
+from leveret.shovel.uris import AMQP091, AMQP10, PROTOCOLS, read_uri
+
+Value: TypeAlias = Any
+
+ON_CONFIRM: Final = "on-confirm"
+ON_PUBLISH: Final = "on-publish"
+NO_ACK: Final = "no-ack"
+ACK_MODES: Final = (ON_CONFIRM, ON_PUBLISH, NO_ACK)
+NEVER: Final = "never"
+QUEUE_LENGTH: Final = "queue-length"
+DEFAULT_PREFETCH: Final = 1000
+DEFAULT_RECONNECT_DELAY: Final = 5.0
+MAX_PREFETCH: Final = 65535
+# Seconds.
+MAX_RECONNECT_DELAY: Final = 86400
+MAX_COUNT: Final = 2**63 - 1
+
+# RabbitMQ's older names.
+_SYNONYMS: Final = {
+    "prefetch-count": "src-prefetch-count",
+    "delete-after": "src-delete-after",
+    "add-forward-headers": "dest-add-forward-headers",
+    "add-timestamp-header": "dest-add-timestamp-header",
+    "publish-properties": "dest-publish-properties",
+}
+_OF_PROTOCOL: Final[dict[tuple[str, str], tuple[str, ...]]] = {
+    ("src", AMQP091): (
+        "src-queue",
+        "src-queue-args",
+        "src-exchange",
+        "src-exchange-key",
+        "src-consumer-args",
+        "src-predeclared",
+    ),
+    ("src", AMQP10): ("src-address",),
+    ("dest", AMQP091): (
+        "dest-queue",
+        "dest-queue-args",
+        "dest-exchange",
+        "dest-exchange-key",
+        "dest-publish-properties",
+        "dest-predeclared",
+    ),
+    ("dest", AMQP10): ("dest-address",),
+}
+_COMMON: Final = (
+    "src-uri",
+    "src-protocol",
+    "src-prefetch-count",
+    "src-delete-after",
+    "dest-uri",
+    "dest-protocol",
+    "dest-add-forward-headers",
+    "dest-add-timestamp-header",
+    "ack-mode",
+    "reconnect-delay",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The source or the destination of a shovel.
+
+    Attributes:
+        uris: URIs to try in order.
+        protocol: `AMQP091` or `AMQP10`.
+        queue: Name of the queue; "" if there is an exchange or an address.
+        queue_arguments: Arguments with which the queue is declared if it does not exist.
+        predeclared: Whether the queue must exist.
+        exchange: Name of the exchange; None for none.
+        exchange_key: Binding key at the source, routing key at the destination; None for none.
+        address: Address over AMQP 1.0.
+    """
+
+    uris: tuple[str, ...]
+    protocol: str
+    queue: str
+    queue_arguments: Mapping[str, Value]
+    predeclared: bool
+    exchange: str | None
+    exchange_key: str | None
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A shovel.
+
+    Attributes:
+        delete_after: `NEVER`, `QUEUE_LENGTH`, or the number of messages after which the shovel ends.
+        reconnect_delay: Seconds before the shovel starts again after a failure; 0 if it does not.
+        publish_properties: Properties that replace those of each message.
+    """
+
+    source: End
+    destination: End
+    prefetch: int
+    delete_after: int | str
+    consumer_arguments: Mapping[str, Value]
+    ack_mode: str
+    reconnect_delay: float
+    forward_headers: bool
+    timestamp_header: bool
+    publish_properties: Mapping[str, Value]
+
+
+def read_definition(name: str, value: Value) -> Definition:
+    """Return the definition in the value of a parameter.
+
+    Args:
+        name: The name of the shovel.
+        value: The value of the parameter.
+
+    Raises:
+        PreconditionFailed: The definition is invalid; the message names the key.
+    """
+    return _Reader(name, value).read()
+
+
+class _Reader:
+    """Reads one definition."""
+
+    def __init__(self, name: str, value: Value) -> None:
+        self.name = name
+        if not isinstance(value, dict):
+            raise PreconditionFailed(f"shovel '{name}' is not an object")
+        self.values: dict[str, Value] = {}
+        for key, item in value.items():
+            known = str(_SYNONYMS.get(key, key))
+            if known in self.values:
+                raise PreconditionFailed(f"shovel '{name}': '{key}' and '{known}' are the same setting; expected one")
+            self.values[known] = item
+
+    def read(self) -> Definition:
+        source, destination = self._protocol("src-protocol"), self._protocol("dest-protocol")
+        allowed = (*_COMMON, *_OF_PROTOCOL["src", source], *_OF_PROTOCOL["dest", destination])
+        for key in self.values:
+            if key not in allowed:
+                raise PreconditionFailed(
+                    f"shovel '{self.name}': '{key}' is unknown with src-protocol '{source}' and dest-protocol"
+                    f" '{destination}'; expected one of {', '.join(allowed)}"
+                )
+        delete_after = self._delete_after()
+        if source == AMQP10 and delete_after == QUEUE_LENGTH:
+            self._fail("src-delete-after", delete_after, f"'{NEVER}' or a number, because AMQP 1.0 has no queue length")
+        ack_mode = self._choice("ack-mode", ACK_MODES, ON_CONFIRM)
+        if ack_mode == NO_ACK and delete_after not in (NEVER, QUEUE_LENGTH):
+            self._fail("src-delete-after", delete_after, f"'{NEVER}' or '{QUEUE_LENGTH}' with ack-mode '{NO_ACK}'")
+        return Definition(
+            self._end("src", source, needs_node=True),
+            self._end("dest", destination, needs_node=False),
+            self._integer("src-prefetch-count", 1, MAX_PREFETCH, DEFAULT_PREFETCH),
+            delete_after,
+            self._table("src-consumer-args"),
+            ack_mode,
+            self._delay(),
+            self._boolean("dest-add-forward-headers"),
+            self._boolean("dest-add-timestamp-header"),
+            self._properties(),
+        )
+
+    def _end(self, side: str, protocol: str, needs_node: bool) -> End:
+        uris = self._uris(f"{side}-uri", protocol)
+        queue = self._text(f"{side}-queue")
+        exchange = self._text(f"{side}-exchange")
+        key = self._text(f"{side}-exchange-key")
+        address = self._text(f"{side}-address")
+        if protocol == AMQP10:
+            if not address:
+                self._fail(f"{side}-address", address, "an address")
+        elif queue is not None and exchange is not None:
+            raise PreconditionFailed(
+                f"shovel '{self.name}': '{side}-queue' and '{side}-exchange' are both given; expected one of them"
+            )
+        elif needs_node and not queue and not exchange:
+            raise PreconditionFailed(f"shovel '{self.name}': expected '{side}-queue' or '{side}-exchange'")
+        return End(
+            uris,
+            protocol,
+            queue or "",
+            self._table(f"{side}-queue-args"),
+            self._boolean(f"{side}-predeclared"),
+            exchange,
+            key,
+            address or "",
+        )
+
+    def _protocol(self, key: str) -> str:
+        return self._choice(key, tuple(PROTOCOLS), AMQP091)
+
+    def _uris(self, key: str, protocol: str) -> tuple[str, ...]:
+        value = self.values.get(key)
+        uris = [value] if isinstance(value, str) else value
+        if not isinstance(uris, list) or not uris:
+            raise PreconditionFailed(
+                f"shovel '{self.name}': '{key}' is missing or invalid; expected a URI or a list of them"
+            )
+        for uri in uris:
+            try:
+                read_uri(uri, protocol, "")
+            except InvalidUrl as error:
+                raise PreconditionFailed(f"shovel '{self.name}': '{key}': {error}") from None
+        return tuple(uris)
+
+    def _delete_after(self) -> int | str:
+        value = self.values.get("src-delete-after", NEVER)
+        if value not in (NEVER, QUEUE_LENGTH) and not _is_integer(value, 0, MAX_COUNT):
+            self._fail("src-delete-after", value, f"'{NEVER}', '{QUEUE_LENGTH}' or a number of messages")
+        found: int | str = value
+        return found
+
+    def _delay(self) -> float:
+        value = self.values.get("reconnect-delay", DEFAULT_RECONNECT_DELAY)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_RECONNECT_DELAY:
+            self._fail("reconnect-delay", value, f"seconds from 0 to {MAX_RECONNECT_DELAY}")
+        return float(value)
+
+    def _properties(self) -> Mapping[str, Value]:
+        given = self._table("dest-publish-properties")
+        for key in given:
+            if key not in NAMES:
+                self._fail("dest-publish-properties", key, f"properties among {', '.join(NAMES)}")
+        try:
+            encode_properties(Properties(**given))
+        except InvalidMessage as error:
+            raise PreconditionFailed(f"shovel '{self.name}': 'dest-publish-properties': {error}") from None
+        return given
+
+    def _text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            self._fail(key, value, "a string")
+        found: str | None = value
+        return found
+
+    def _table(self, key: str) -> Mapping[str, Value]:
+        value = self.values.get(key, {})
+        # An empty object of PHP's and Erlang's JSON encoders.
+        if value == []:
+            value = {}
+        if not isinstance(value, dict):
+            self._fail(key, value, "an object")
+        table: Mapping[str, Value] = value
+        return table
+
+    def _boolean(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            self._fail(key, value, "true or false")
+        return bool(value)
+
+    def _integer(self, key: str, low: int, high: int, default: int) -> int:
+        value = self.values.get(key, default)
+        if not _is_integer(value, low, high):
+            self._fail(key, value, f"an integer from {low} to {high}")
+        return int(value)
+
+    def _choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.values.get(key, default)
+        if value not in choices:
+            self._fail(key, value, f"one of {', '.join(choices)}")
+        return str(value)
+
+    def _fail(self, key: str, value: Value, expected: str) -> NoReturn:
+        raise PreconditionFailed(f"shovel '{self.name}': '{key}' is {str(value)[:100]!r}; expected {expected}")
+
+
+def _is_integer(value: Value, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

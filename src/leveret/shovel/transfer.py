@@ -1,0 +1,165 @@
+"""One run of a shovel, from connecting to the end or a failure of either end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from leveret.client.engine.common.results import Result
+from leveret.client.errors import Error
+from leveret.client.message import Message
+from leveret.shovel.definition import NO_ACK, ON_CONFIRM, Definition
+from leveret.shovel.ends import Destination, Source
+
+# Bytes of unconfirmed messages above which no message is taken.
+MAX_UNCONFIRMED: Final = 32 << 20
+# Seconds of work in one turn of the event loop.
+SLICE: Final = 0.002
+
+
+class Pending:
+    """A message that waits for the confirm of its publish. Its result is that of `Outgoing.waiter`."""
+
+    __slots__ = ("is_confirmed", "message", "size", "transfer")
+
+    def __init__(self, transfer: Transfer, message: Message, size: int) -> None:
+        self.transfer = transfer
+        self.message = message
+        self.size = size
+        self.is_confirmed = False
+
+    def done(self) -> bool:
+        """Return whether the publish is confirmed."""
+        return self.is_confirmed
+
+    def set_result(self, result: Result, /) -> None:
+        """Note the confirm."""
+        self.is_confirmed = True
+        self.transfer.note_confirm()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Note the failure of the publish."""
+        self.transfer.fail(exception)
+
+
+class Transfer:
+    """The messages between two open ends.
+
+    Messages are acknowledged in order: with `on-confirm`, those up to the first one that the destination has not confirmed.
+
+    Attributes:
+        forwarded: Number of messages that were acknowledged to the source.
+    """
+
+    def __init__(self, definition: Definition, source: Source, destination: Destination, limit: int | None) -> None:
+        self._source = source
+        self._destination = destination
+        self._limit = limit
+        self._confirms = definition.ack_mode == ON_CONFIRM
+        self._acks_on_receipt = definition.ack_mode == NO_ACK
+        self._pending: deque[Pending] = deque()
+        self._bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._acknowledging = False
+        self._last: Message | None = None
+        self._progress = asyncio.Event()
+        self.forwarded = 0
+
+    @property
+    def pending(self) -> int:
+        """Number of messages that the destination has not confirmed."""
+        return len(self._pending)
+
+    async def run(self) -> None:
+        """Move messages until the limit is reached. Raises `Error` when either end fails."""
+        moving = asyncio.create_task(self._move())
+        ends = [asyncio.create_task(end.connection.driver.wait_closed(None)) for end in (self._source, self._destination)]
+        try:
+            waiting: list[asyncio.Future[Any]] = [moving, self._failed, *ends]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+            if moving.done():
+                moving.result()
+                return
+            for end in (self._source, self._destination):
+                if end.connection.is_closed:
+                    raise end.connection.driver.core.last_error
+        finally:
+            tasks = [moving, *ends]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._failed.done() and not self._failed.cancelled():
+                self._failed.exception()  # retrieved, if another failure was raised
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def note_confirm(self) -> None:
+        """Handle the confirm of a message."""
+        pending = self._pending
+        while pending and pending[0].is_confirmed:
+            first = pending.popleft()
+            self._bytes -= first.size
+            self._acknowledge(first.message)
+        self._progress.set()
+
+    async def _move(self) -> None:
+        left = self._limit
+        consumer, destination, loop = self._source.consumer, self._destination, self._loop
+        channel = destination.channel
+        began = loop.time()
+        await consumer.start()
+        while left is None or left > 0:
+            message = await consumer.next()
+            if self._acks_on_receipt:
+                self._acknowledge(message)
+            outgoing = destination.encode(message)
+            while self._confirms and self._bytes > MAX_UNCONFIRMED:
+                await self._wait()
+            if not channel.core.flowing:
+                await channel.wait_flowing(None)
+            if self._confirms:
+                pending = Pending(self, message, message.size)
+                self._pending.append(pending)
+                self._bytes += pending.size
+                outgoing.waiter = pending
+            destination.publish(outgoing)
+            if not self._confirms and not self._acks_on_receipt:
+                self._acknowledge(message)
+            if left is not None:
+                left -= 1
+            if loop.time() - began > SLICE:
+                await asyncio.sleep(0)
+                began = loop.time()
+        while self._pending or self._acknowledging:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait for the next confirm or acknowledgement."""
+        self._progress.clear()
+        await self._progress.wait()
+
+    def _acknowledge(self, message: Message) -> None:
+        """Acknowledge a message and all before it at the end of this turn."""
+        self.forwarded += 1
+        if self._source.is_settled:
+            return
+        self._last = message
+        if not self._acknowledging:
+            self._acknowledging = True
+            self._loop.call_soon(self._send_ack)
+
+    def _send_ack(self) -> None:
+        last, self._last, self._acknowledging = self._last, None, False
+        assert last is not None
+        try:
+            last.ack(multiple=True)
+        except Error as error:
+            self.fail(error)
+        self._progress.set()
