@@ -35,6 +35,7 @@ COMMANDS = {
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "completion": ("leveret.cli.completion:completion", "Print the completions for a shell."),
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
+    "top": ("leveret.cli.top:top", "Watch queues and connections with their rates."),
     "health": ("leveret.cli.health:health", "Check the broker, for container probes."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
     "messages": ("leveret.cli.message_files:messages", "Browse, search, move, copy, delete and export messages."),
@@ -84,7 +85,7 @@ _AMQP_CLIENT: Final = "is an AMQP client; give its own --url, amqp:// or amqps:/
 _LOCAL: Final = "has no remote form; run it on the machine of the data directory, without --url"
 # The commands that the HTTP API cannot execute, and why.
 NOT_REMOTE: Final = {
-    **dict.fromkeys(("serve", "check", "config", "doctor"), _LOCAL),
+    **dict.fromkeys(("serve", "check", "config", "doctor", "top"), _LOCAL),
     "completion": "has no remote form; it prints a script, so run it without --url",
     **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
 }
@@ -138,7 +139,7 @@ def leveret(context: click.Context) -> None:
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
     commands, except `serve`, `check`, `config`, `doctor` and `completion`, manage a running Leveret broker through the
-    control socket in its data directory, or through its HTTP API
+    control socket in its data directory, or, except `top`, through its HTTP API
     (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:

@@ -140,14 +140,21 @@ def current(timeout: float = control_client.TIMEOUT) -> Remote:
     kept = click.get_current_context().meta
     as_json = bool(kept.get(_JSON))
     data_dir: Path | None = kept.get(_DATA_DIR)
-    url: str | None = kept.get(URL)
-    if url is None and data_dir is None and _CONFIG not in kept:
-        url = _url_of_environment()
+    url = selected_url()
     if url is not None:
         return Remote(partial(_http_control(url, kept.get(TOKEN), kept.get(CA)).call, timeout=timeout), as_json)
     if data_dir is None:
         data_dir = _configured(kept.get(_CONFIG))
     return Remote(partial(control_client.call, data_dir.absolute(), timeout=timeout), as_json)
+
+
+def selected_url() -> str | None:
+    """Return the URL of the HTTP API that the running command is to use; None for the control socket."""
+    kept = click.get_current_context().meta
+    url: str | None = kept.get(URL)
+    if url is None and _DATA_DIR not in kept and _CONFIG not in kept:
+        url = _url_of_environment()
+    return url
 
 
 def _url_of_environment() -> str | None:
