@@ -83,7 +83,7 @@ def test_a_take_over_by_a_node_with_another_clock(tmp_path: Path, dsn: str, skew
         set_clock(second, 0)
         second.publish("/", b"after the clock was set")
         wait_until(lambda: clock(second) == 0.0, lambda: second.ask("cluster.check"))
-        assert (owners(dsn)[0], second.ask("shards.list")[0]["epoch"]) == ("second", epoch)
+        assert (owners(dsn)[0], second.ask("shards.list")[0]["epoch"]) == ("second", epoch), second.log()
         set_clock(second, -skew)
         wait_until(lambda: abs(clock(second) - HOUR) < 60, lambda: second.ask("cluster.check"))
         first.start()

@@ -233,7 +233,7 @@ def _head(totals: Item) -> list[str]:
 
 
 class _Screen:
-    """What is shown on the terminal, as keys have changed it.
+    """The view on the terminal, as keys have changed it.
 
     Attributes:
         ended: Whether the user has quit.
