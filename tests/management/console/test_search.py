@@ -81,8 +81,17 @@ def test_a_selector_and_a_value_in_json(console: Console, orders: str, axe: str)
 def test_messages_are_followed_live(console: Console, api: HttpBroker, orders: str, axe: str) -> None:
     console.enter("queues", "/", orders, tab="live")
     console.fill("Selector", "weight > 1")
+    # Hold the request back: the page must not say that it follows before the broker does.
+    console.script(
+        "window.real = window.fetch; window.fetch = (path, ...rest) => String(path).includes('/messages/tail')"
+        " ? new Promise((answer) => { window.release = () => answer(window.real(path, ...rest)); }) : window.real(path, ...rest)"
+    )
     console.click("Follow")
+    console.see("Follow with this search")
+    assert "has arrived so far" not in console.script("return document.body.innerText")
+    console.script("window.release()")
     console.see("No message has arrived so far.")
+    console.script("window.fetch = window.real")
     for number in range(3):
         publish(api, orders, f'{{"live": {number}}}', headers={"weight": number})
     console.see('"live": 2')

@@ -24,6 +24,7 @@ export function LiveTail({ queue, target }) {
   const state = useFields(searchOf(route.value.query));
   const [values] = state;
   const [following, setFollowing] = useState(false);
+  const [connected, setConnected] = useState(false); // the broker reports all messages from now on
   const [messages, setMessages] = useState([]); // the newest first
   const [counts, setCounts] = useState(NONE);
   const [chosen, setChosen] = useState(null); // the number of a message
@@ -35,6 +36,7 @@ export function LiveTail({ queue, target }) {
     const { where, selector } = conditions(values);
     const parameters = { where: where.length > 0 ? JSON.stringify(where) : "", selector, truncate: TRUNCATE };
     const response = await send("GET", withQuery(target, parameters), { signal, headers: { accept: "text/event-stream" } });
+    setConnected(true);
     let number = 0;
     for await (const { name, data } of serverEvents(response.body)) {
       if (name === "message") {
@@ -54,6 +56,7 @@ export function LiveTail({ queue, target }) {
     controller.current?.abort();
     const { signal } = (controller.current = new AbortController());
     setFollowing(true);
+    setConnected(false);
     setError(null);
     setMessages([]);
     setCounts(NONE);
@@ -92,9 +95,9 @@ export function LiveTail({ queue, target }) {
       </form>
     <//>
     <${Failure} error=${error} />
-    ${(following || counts.examined > 0) &&
+    ${((following && connected) || counts.examined > 0) &&
     html`<p class="muted" role="status">${[`${following ? "Following" : "Stopped"}: looked at ${plural(counts.examined, "message")}`, ...leftOut].join("; ")}</p>`}
-    ${following && messages.length === 0 && html`<${Note}>No message ${counts.examined > 0 ? "matches" : "has arrived"} so far.<//>`}
+    ${following && connected && messages.length === 0 && html`<${Note}>No message ${counts.examined > 0 ? "matches" : "has arrived"} so far.<//>`}
     ${message &&
     html`
       <div class="messages">
