@@ -83,8 +83,8 @@ def test_messages_are_followed_live(console: Console, api: HttpBroker, orders: s
     console.fill("Selector", "weight > 1")
     # Hold the request back: the page must not say that it follows before the broker does.
     console.script(
-        "window.real = window.fetch; window.fetch = (path, ...rest) => String(path).includes('/messages/tail')"
-        " ? new Promise((answer) => { window.release = () => answer(window.real(path, ...rest)); }) : window.real(path, ...rest)"
+        "const real = window.real = window.fetch; window.fetch = (path, ...rest) => String(path).includes('/messages/tail')"
+        " ? new Promise((answer) => { window.release = () => answer(real(path, ...rest)); }) : real(path, ...rest)"
     )
     console.click("Follow")
     console.see("Follow with this search")
