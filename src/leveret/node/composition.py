@@ -23,8 +23,6 @@ from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import UploadSettings
 from leveret.broker.vhost import Vhost
-from leveret.client.errors import InvalidUrl
-from leveret.client.url import split_host
 from leveret.config import (
     Amqp09Config,
     Amqp10Config,
@@ -328,6 +326,9 @@ class Composition:
 
     def _local_address(self) -> tuple[str, int]:
         """Return the address of the plain listener. Raises `InvalidUrl` if there is none."""
+        from leveret.client.errors import InvalidUrl
+        from leveret.client.url import split_host
+
         server = self.config.server
         if not server.plain:
             raise InvalidUrl("a URI without a host needs a listener without TLS; set 'server.plain', or name the host")

@@ -1,17 +1,21 @@
-"""The shovels that one process runs: those of the parameters of its vhosts."""
+"""The shovels that one process runs: those of the parameters of its vhosts.
+
+A broker without shovels does not import the client.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.parameters import SHOVEL, ParameterWatch, Value
-from leveret.shovel.definition import read_definition
-from leveret.shovel.shovel import Shovel
+
+if TYPE_CHECKING:
+    from leveret.shovel.shovel import Shovel
 
 # Seconds for brokers to answer the close of the connections of a shovel.
 CLOSE_TIMEOUT: Final = 1.0
@@ -37,6 +41,8 @@ class Shovels(ParameterWatch):
 
     def check(self, name: str, value: Value) -> None:
         """Raise `PreconditionFailed` if a definition is invalid."""
+        from leveret.shovel.definition import read_definition
+
         read_definition(name, value)
 
     def changed(self, vhost: str, name: str, value: Value | None) -> None:
@@ -66,6 +72,9 @@ class Shovels(ParameterWatch):
                 task.cancel()
 
     def _start(self, vhost: str, name: str, value: Value) -> None:
+        from leveret.shovel.definition import read_definition
+        from leveret.shovel.shovel import Shovel
+
         try:
             definition = read_definition(name, value)
         except PreconditionFailed as error:
