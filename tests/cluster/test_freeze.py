@@ -15,6 +15,7 @@ from tests.cluster.sharded import KEPT, running
 from tests.cluster.test_nodes import Node, dsn, owners
 from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.polling import wait_until
+from tests.support.postgres import execute
 from tests.support.processes import family
 
 __all__ = ["dsn"]
@@ -38,6 +39,9 @@ def place(node: Node) -> tuple[str, str]:
     return shard["node"], shard["state"]
 
 
+LAST_LOOK = "SELECT seen FROM leveret.node WHERE name = 'first'"
+
+
 @pytest.mark.parametrize("part", ["front", pytest.param("node", marks=pytest.mark.slow)])
 def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> None:
     first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
@@ -45,6 +49,10 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
         assert owners(dsn)[0] == "first"
         # A shard whose front is silent is released only if another node is known to take it.
         wait_until(lambda: first.nodes().get("second", ("",))[0] == "live", first.log)
+        for _ in range(2):
+            # The front tells its shards so with its next look.
+            last = execute(dsn, LAST_LOOK)
+            wait_until(lambda: execute(dsn, LAST_LOOK) != last, first.log)  # noqa: B023
         first.publish("/", b"before")
         client = second.open("/")
         channel = client.channel()
