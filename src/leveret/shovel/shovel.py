@@ -5,29 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import Final
+from importlib import import_module
 
-from leveret.client._async.base_connection import BaseConnection
-from leveret.client._async.connection import open_connection
 from leveret.client.errors import Error
 from leveret.client.parameters import Parameters
-from leveret.shovel.additions import Amend, amendments
-from leveret.shovel.amqp091 import Amqp091Destination, Amqp091Source
-from leveret.shovel.amqp10 import Amqp10Destination, Amqp10Source
-from leveret.shovel.definition import NEVER, QUEUE_LENGTH, Definition, End
-from leveret.shovel.ends import Destination, Source
-from leveret.shovel.transfer import Transfer
-from leveret.shovel.uris import AMQP091, AMQP10, at_address, is_local, read_uri, without_credentials
+from leveret.shovel.definition import Definition, End
+from leveret.shovel.uris import at_address, is_local, read_uri, without_credentials
 
 logger = logging.getLogger("leveret.shovel")
-
-
-_SOURCES: Final[dict[str, Callable[[Definition], Source]]] = {AMQP091: Amqp091Source, AMQP10: Amqp10Source}
-_DESTINATIONS: Final[dict[str, Callable[[Definition, Amend | None], Destination]]] = {
-    AMQP091: Amqp091Destination,
-    AMQP10: Amqp10Destination,
-}
 
 
 class Shovel:
@@ -84,27 +69,14 @@ class Shovel:
             await asyncio.sleep(delay)
 
     async def _run(self) -> None:
-        """Connect to both ends, and move messages."""
-        definition = self.definition
-        source = _SOURCES[definition.source.protocol](definition)
-        destination = _DESTINATIONS[definition.destination.protocol](definition, self._amendments())
-        async with AsyncExitStack() as stack:
-            await source.open(await self._connect(definition.source, stack))
-            await destination.open(await self._connect(definition.destination, stack))
-            logger.info("shovel '%s' in vhost '%s' is running", self.name, self.vhost)
-            await Transfer(definition, source, destination, self._limit(source)).run()
+        # The first shovel imports the client's engines, which takes longer than a turn.
+        await asyncio.to_thread(import_module, "leveret.shovel.transfer")
+        from leveret.shovel.transfer import run
 
-    async def _connect(self, end: End, stack: AsyncExitStack) -> BaseConnection:
-        connection = await open_connection(self._hosts(end))
-        stack.push_async_callback(connection.close)
-        return connection
+        await run(self.definition, self._hosts, self._headers(), self._note_running)
 
-    def _limit(self, source: Source) -> int | None:
-        """Return the number of messages to move; None if there is no limit."""
-        limit = self.definition.delete_after
-        if limit == NEVER:
-            return None
-        return source.length if limit == QUEUE_LENGTH else int(limit)
+    def _note_running(self) -> None:
+        logger.info("shovel '%s' in vhost '%s' is running", self.name, self.vhost)
 
     def _hosts(self, end: End) -> list[Parameters]:
         hosts = []
@@ -113,7 +85,8 @@ class Shovel:
             hosts.append(at_address(parameters, self._address) if is_local(uri) else parameters)
         return hosts
 
-    def _amendments(self) -> Amend | None:
+    def _headers(self) -> dict[str, str]:
+        """Return what the definition's forward headers say."""
         definition = self.definition
         source, destination = definition.source, definition.destination
         headers = {
@@ -131,4 +104,4 @@ class Shovel:
             "dest-exchange-key": destination.exchange_key,
             "dest-address": destination.address,
         }
-        return amendments(definition, {name: value for name, value in headers.items() if value})
+        return {name: value for name, value in headers.items() if value}

@@ -4,18 +4,72 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from leveret.client._async.base_connection import BaseConnection
+from leveret.client._async.connection import open_connection
 from leveret.client.engine.common.results import Result
 from leveret.client.errors import Error
 from leveret.client.message import Message
-from leveret.shovel.definition import NO_ACK, ON_CONFIRM, Definition
+from leveret.client.parameters import Parameters
+from leveret.client.properties import Headers
+from leveret.shovel.additions import Amend, amendments
+from leveret.shovel.amqp091 import Amqp091Destination, Amqp091Source
+from leveret.shovel.amqp10 import Amqp10Destination, Amqp10Source
+from leveret.shovel.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Definition, End
 from leveret.shovel.ends import Destination, Source
+from leveret.shovel.uris import AMQP091, AMQP10
 
 # Bytes of unconfirmed messages above which no message is taken.
 MAX_UNCONFIRMED: Final = 32 << 20
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002
+
+_SOURCES: Final[dict[str, Callable[[Definition], Source]]] = {AMQP091: Amqp091Source, AMQP10: Amqp10Source}
+_DESTINATIONS: Final[dict[str, Callable[[Definition, Amend | None], Destination]]] = {
+    AMQP091: Amqp091Destination,
+    AMQP10: Amqp10Destination,
+}
+
+
+async def run(
+    definition: Definition, hosts: Callable[[End], list[Parameters]], headers: Headers, running: Callable[[], None]
+) -> None:
+    """Connect to both ends, and move messages until the limit is reached.
+
+    Args:
+        definition: The shovel.
+        hosts: Returns the brokers of an end, to try in order. Raises `Error`.
+        headers: The forward headers.
+        running: Called when both ends are open.
+
+    Raises:
+        Error: An end failed.
+        OSError: No broker of an end could be reached.
+    """
+    source = _SOURCES[definition.source.protocol](definition)
+    destination = _DESTINATIONS[definition.destination.protocol](definition, amendments(definition, headers))
+    async with AsyncExitStack() as stack:
+        await source.open(await _connect(hosts(definition.source), stack))
+        await destination.open(await _connect(hosts(definition.destination), stack))
+        running()
+        await Transfer(definition, source, destination, _limit(definition, source)).run()
+
+
+async def _connect(hosts: list[Parameters], stack: AsyncExitStack) -> BaseConnection:
+    connection = await open_connection(hosts)
+    stack.push_async_callback(connection.close)
+    return connection
+
+
+def _limit(definition: Definition, source: Source) -> int | None:
+    """Return the number of messages to move; None if there is no limit."""
+    limit = definition.delete_after
+    if limit == NEVER:
+        return None
+    return source.length if limit == QUEUE_LENGTH else int(limit)
 
 
 class Pending:
@@ -92,7 +146,8 @@ class Transfer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._failed.done() and not self._failed.cancelled():
+            # Unconfirmed publishes fail when their connection is closed after the run.
+            if not self._failed.cancel():
                 self._failed.exception()  # retrieved, if another failure was raised
 
     def fail(self, error: BaseException) -> None:
