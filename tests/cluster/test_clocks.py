@@ -53,9 +53,8 @@ def clock(node: Node) -> float:
 @pytest.mark.parametrize("skew", [HOUR, -HOUR])
 def test_a_take_over_by_a_node_with_another_clock(tmp_path: Path, dsn: str, skew: int) -> None:
     # Each call of libfaketime reads a file, so that a busy machine makes the front of the second node slow.
-    patience = {"LEVERET_CLUSTER__LEASE": "5"}
-    first = Node(tmp_path / "first", dsn, **patience)
-    second = with_clock(Node(tmp_path / "second", dsn, **patience), skew)
+    first = Node(tmp_path / "first", dsn, LEVERET_CLUSTER__LEASE="5")
+    second = with_clock(Node(tmp_path / "second", dsn, LEVERET_CLUSTER__LEASE="5"), skew)
     with running(first), running(second):
         assert owners(dsn)[0] == "first"
         wait_until(lambda: abs(clock(first) - HOUR) < 60, lambda: first.ask("cluster.check"))
