@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import threading
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,9 @@ class UploadFiles(UploadStore):
         self.is_shared = shared is not None
         self.unshared = unshared
         self.keep_free = keep_free
+        self.is_pinned = False
+        # Files to remove when they are no longer pinned.
+        self._removed: deque[Path] = deque()
         self._directory = self.top / DIRECTORY
         # Announced bytes of uploads that have not arrived yet.
         self._expected = 0
@@ -87,6 +91,23 @@ class UploadFiles(UploadStore):
         for name in names:
             # A former owner of the log may remove it, too.
             (self._directory / name).unlink(missing_ok=True)
+
+    def pin(self) -> str:
+        self.is_pinned = True
+        return str(self._directory)
+
+    def unpin(self) -> None:
+        self.is_pinned = False
+        while self._removed:
+            self.unlink(self._removed.popleft())
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file unless it is pinned. An error leaves it to the next start."""
+        if self.is_pinned:
+            self._removed.append(path)
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
     def expect(self, size: int) -> None:
         """Change the number of expected bytes."""
@@ -180,5 +201,4 @@ class UploadFile(UploadBody):
         self.close()
         self._place.expect(-self._expected)
         if not self._kept:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            self._place.unlink(self._path)
