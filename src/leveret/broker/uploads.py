@@ -118,7 +118,7 @@ class UploadStore(ABC):
 
     @abstractmethod
     def unpin(self) -> None:
-        """Remove the files that were kept."""
+        """Begin to remove the files that were kept."""
 
 
 class _InMemory(UploadBody):

@@ -118,8 +118,8 @@ class Backups:
 
     def _prepare(self, directory: Path) -> int:
         """Create the directory of the copy. Return the bytes to leave free on its disk: 0 if only backups are there."""
-        data = self._config.server.data_path.absolute()
-        if directory.is_relative_to(data):
+        data = self._config.server.data_path.resolve()
+        if directory.resolve().is_relative_to(data):
             raise PreconditionFailed(f"the backup {directory} is in the data directory {data}; choose another directory")
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)

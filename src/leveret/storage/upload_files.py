@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import threading
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -47,7 +46,7 @@ class UploadFiles(UploadStore):
         self.keep_free = keep_free
         self.is_pinned = False
         # Files to remove when they are no longer pinned.
-        self._removed: deque[Path] = deque()
+        self._removed: list[Path] = []
         self._directory = self.top / DIRECTORY
         # Announced bytes of uploads that have not arrived yet.
         self._expected = 0
@@ -98,16 +97,16 @@ class UploadFiles(UploadStore):
 
     def unpin(self) -> None:
         self.is_pinned = False
-        while self._removed:
-            self.unlink(self._removed.popleft())
+        removed, self._removed = self._removed, []
+        if removed:
+            threading.Thread(target=_remove, args=(removed,), name="leveret-uploads", daemon=True).start()
 
     def unlink(self, path: Path) -> None:
-        """Remove a file unless it is pinned. An error leaves it to the next start."""
+        """Remove a file unless it is pinned."""
         if self.is_pinned:
             self._removed.append(path)
-            return
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        else:
+            _remove([path])
 
     def expect(self, size: int) -> None:
         """Change the number of expected bytes."""
@@ -129,6 +128,13 @@ class UploadFiles(UploadStore):
         return ContentTooLarge(
             f"the broker has no room for an upload of {size} bytes: {why}; the setting is limits.disk_free"
         )
+
+
+def _remove(paths: list[Path]) -> None:
+    """Remove files. The next start removes one that cannot be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 class UploadFile(UploadBody):

@@ -80,6 +80,7 @@ class Restorer:
             # That of the data directory itself comes last: without it, no broker starts.
             for log in reversed(self.manifest.logs):
                 self._complete(self.target / log.path)
+            disk.sync_directory(self.target.parent)
             self._hand_over((owner.st_uid, owner.st_gid))
         except OSError as error:
             self._remove(is_new)
