@@ -12,10 +12,9 @@ import pika.exceptions
 import pytest
 
 from tests.cluster.sharded import KEPT, running
-from tests.cluster.test_nodes import Node, dsn, owners
+from tests.cluster.test_nodes import Node, dsn, owners, wait_for_looks
 from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.polling import wait_until
-from tests.support.postgres import execute
 from tests.support.processes import family
 
 __all__ = ["dsn"]
@@ -39,9 +38,6 @@ def place(node: Node) -> tuple[str, str]:
     return shard["node"], shard["state"]
 
 
-LAST_LOOK = "SELECT seen FROM leveret.node WHERE name = 'first'"
-
-
 @pytest.mark.parametrize("part", ["front", pytest.param("node", marks=pytest.mark.slow)])
 def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> None:
     first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
@@ -49,10 +45,8 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
         assert owners(dsn)[0] == "first"
         # A shard whose front is silent is released only if another node is known to take it.
         wait_until(lambda: first.nodes().get("second", ("",))[0] == "live", first.log)
-        for _ in range(2):
-            # The front tells its shards so with its next look.
-            last = execute(dsn, LAST_LOOK)
-            wait_until(lambda: execute(dsn, LAST_LOOK) != last, first.log)  # noqa: B023
+        # The front tells its shards so with its next look.
+        wait_for_looks(dsn, "first")
         first.publish("/", b"before")
         client = second.open("/")
         channel = client.channel()
