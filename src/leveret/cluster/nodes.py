@@ -166,10 +166,10 @@ class NodeShard(Shard):
             self._end_by = time.monotonic() + self._stop_timeout
             self._link.send(Stop(f"shard {self.number} moves to another node", _MOVE_CLIENT_TIMEOUT))
 
-    def beat(self, *, has_others: bool) -> None:
+    def beat(self) -> None:
         """Show the process a sign of life of this one, unless it does not read."""
         if self._link is not None and self._has_begun and not self._link.is_waiting:
-            self._link.send(Beat(has_others))
+            self._link.send(Beat())
 
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
@@ -445,9 +445,8 @@ class NodeShards(Shards):
     async def _keep_beating(self) -> None:
         """Show the shards that this process lives. Does not wait for PostgreSQL."""
         while True:
-            has_others = self._cluster.has_other_takers()
             for shard in self.all:
-                shard.beat(has_others=has_others)
+                shard.beat()
             await asyncio.sleep(self.config.cluster.lease / BEATS)
 
     async def _update(self) -> None:

@@ -266,6 +266,13 @@ class Statements:
             BIGINT,
             BIGINT,
         )
+        # Nodes that show signs of life and take shards.
+        self.takers = Statement(
+            "takers",
+            "SELECT name FROM leveret.node WHERE name <> $1 AND NOT draining"
+            " AND seen > clock_timestamp() - interval '3 seconds'",
+            TEXT,
+        )
         self.size = Statement(
             "size",
             f"SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
