@@ -354,6 +354,7 @@ class NodeShards(Shards):
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
+        self._start_asking()
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -375,7 +376,6 @@ class NodeShards(Shards):
     async def begin(self) -> None:
         """Let the shards serve, and wait until all that have vhosts do. Raises `StartFailed`."""
         self._has_begun = True
-        self._start_asking()
         for shard in self.all:
             shard.begin()
         await self._begun(self._is_served)
