@@ -586,6 +586,11 @@ class Shards:
         return False
 
     @property
+    def is_isolated(self) -> bool:
+        """Whether the broker is a node without a link to another one, though others reach each other."""
+        return False
+
+    @property
     def used(self) -> Sequence[Shard]:
         """The shards that should serve."""
         return self.all

@@ -68,7 +68,8 @@ CREATE TABLE leveret.node(
     applied bigint NOT NULL,
     draining boolean NOT NULL,
     clients text,
-    usage text
+    usage text,
+    unreachable text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE leveret.shared(kind text, key bytea, value bytea, version bigint NOT NULL, PRIMARY KEY (kind, key));
