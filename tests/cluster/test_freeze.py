@@ -12,7 +12,7 @@ import pika.exceptions
 import pytest
 
 from tests.cluster.sharded import KEPT, running
-from tests.cluster.test_nodes import Node, dsn, owners, wait_for_looks
+from tests.cluster.test_nodes import Node, dsn, owners
 from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.polling import wait_until
 from tests.support.processes import family
@@ -43,10 +43,6 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
     first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
     with running(first), running(second):
         assert owners(dsn)[0] == "first"
-        # A shard whose front is silent is released only if another node is known to take it.
-        wait_until(lambda: first.nodes().get("second", ("",))[0] == "live", first.log)
-        # The front tells its shards so with its next look.
-        wait_for_looks(dsn, "first")
         first.publish("/", b"before")
         client = second.open("/")
         channel = client.channel()
@@ -66,3 +62,16 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
         assert owners(dsn)[0] == "second"
         assert second.bodies("/") == [b"before", b"through the second", b"while the first is frozen", b"after"]
         assert {node for node, _ in first.nodes().values()} == {"live"}
+
+
+def test_a_node_that_joins_while_a_front_is_frozen_gets_its_shards(tmp_path: Path, dsn: str) -> None:
+    """The front has told nobody of the second node, which its shards find in the database."""
+    first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
+    with running(first):
+        first.publish("/", b"before")
+        assert first.process is not None
+        with frozen([first.process.pid]), running(second):
+            wait_until(lambda: owners(dsn)[0] == "second", second.log)
+            second.publish("/", b"while the first is frozen")
+            assert second.bodies("/") == [b"before", b"while the first is frozen"]
+        assert "the front does not answer: releasing the shard for another node" in first.log()

@@ -86,6 +86,7 @@ class Cluster:
                 here=node.name == self._name,
                 clock=node.clock,
                 format=node.format,
+                unreachable=node.unreachable,
             )
             for node in sorted(self._watch.nodes.values(), key=lambda node: node.name)
         ]

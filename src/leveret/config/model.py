@@ -407,7 +407,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about(
             "Time without an answer after which the process of a shard counts as hung. It is killed and started again. "
-            "0: never.",
+            "One that does not serve yet is killed only if it is stopped (SIGSTOP) for this time. 0: never.",
             ge=0,
         ),
     ] = 10.0

@@ -1305,6 +1305,7 @@ class Cluster(Answer):
     nodes: dict[str, int]
     shards: int
     unowned: list[int]
+    unreached: dict[str, list[str]]
     takeovers: int
     last_takeover: LastTakeover | None
 
@@ -1320,6 +1321,7 @@ class ClusterNode(Answer):
     here: bool
     clock: float | None
     format: int | None
+    unreachable: list[str]
 
 
 class MoveBody(Body):
