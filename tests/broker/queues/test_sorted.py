@@ -210,7 +210,7 @@ class TestGet:
             entry = queue.get(True, 0, scope)
             assert world.broker.work <= 2 * STEP_WORK
             if entry is not None or not queue.paging.must_load(0, scope):
-                return entry and text_of(entry), step
+                return (None if entry is None else text_of(entry)), step
             assert world.posted
             notified = Notified()
             queue.paging.wait_loaded(notified)
