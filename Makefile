@@ -7,7 +7,7 @@
 #   make bench-cluster ARGS=...      faults in a cluster under load      make bench-cluster ARGS="owner --rounds 20"
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
-#   make build                       the wheels: compiled for this platform, and pure
+#   make wheels                      the source archive and the wheels: pure, and compiled for each version of Python
 #   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
 #   make lint | format | docs | bench | demo | lock
 #   make setup                       install everything that these need
@@ -18,6 +18,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install --quiet --require-hashes
 STAMPS := .stamps
 ARGS   ?=
+PYTHONS ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
 WORKERS := 5
@@ -43,7 +44,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo build jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -243,13 +244,10 @@ demo-kill: $(STAMPS)/core $(STAMPS)/demo
 cluster-demo: $(STAMPS)/core $(STAMPS)/cluster $(STAMPS)/demo
 	@$(PY) examples/demo_cluster.py
 
-# Build both wheels and the source archive with pinned tools. Without a C compiler, only the pure wheel.
-build: COMPILE := --require
-build: $(STAMPS)/dev $(STAMPS)/build compiled
-	@rm -rf dist build/lib* build/bdist*
-	@$(PY) -m build --no-isolation --sdist --wheel
-	@LEVERET_PURE=1 $(PY) -m build --no-isolation --wheel
-	@ls dist
+# Write the source archive and the wheels to dist/. PYTHONS names the interpreters to compile for, by default one of each
+# supported version, in PATH or of pyenv; each takes a few minutes.
+wheels: $(STAMPS)/build
+	@$(PY) tools/build_wheels.py $(PYTHONS)
 
 # Optional: tests of this data source are skipped without it.
 jar:
@@ -261,7 +259,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management payloads oauth otel cluster build dev demo docs proton spark; do \
+	for group in segments management payloads oauth otel cluster dev build demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 
