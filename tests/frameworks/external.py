@@ -1,4 +1,8 @@
-"""A pytest plugin in place of `leveret.pytest_plugin`: the same fixtures for the broker of LEVERET_EXAMPLE_URL."""
+"""A pytest plugin in place of `leveret.pytest_plugin`: the same fixtures for a broker that runs already.
+
+LEVERET_EXAMPLE_URL         its URL
+LEVERET_EXAMPLE_VHOST_URL   that of another vhost, which all tests share
+"""
 
 from __future__ import annotations
 
@@ -14,5 +18,5 @@ def leveret_broker() -> SimpleNamespace:
 
 
 @pytest.fixture
-def leveret_url(leveret_broker: SimpleNamespace) -> str:
-    return str(leveret_broker.url)
+def leveret_url() -> str:
+    return os.environ["LEVERET_EXAMPLE_VHOST_URL"]

@@ -47,4 +47,10 @@ def test_example(example: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("everything")
 @examples
 def test_example_with_a_broker_process(example: str, tmp_path: Path, broker: Broker) -> None:
-    run(example, tmp_path, "tests.frameworks.external", LEVERET_EXAMPLE_URL=broker.url())
+    run(
+        example,
+        tmp_path,
+        "tests.frameworks.external",
+        LEVERET_EXAMPLE_URL=broker.url(),
+        LEVERET_EXAMPLE_VHOST_URL=broker.url(vhost="interop"),
+    )

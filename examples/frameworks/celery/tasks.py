@@ -39,7 +39,7 @@ app.conf.update(
     # `delay` returns when the task is on disk, and raises if the broker refuses it.
     broker_transport_options={"confirm_publish": True},
     broker_connection_retry_on_startup=True,
-    # A result that nobody fetches is dropped with the queue of its client.
+    # The broker drops a result that the client does not fetch in this time.
     result_expires=3600,
 )
 
