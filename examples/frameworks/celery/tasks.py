@@ -39,7 +39,7 @@ app.conf.update(
     # `delay` returns when the task is on disk, and raises if the broker refuses it.
     broker_transport_options={"confirm_publish": True},
     broker_connection_retry_on_startup=True,
-    # The broker drops a result that the client does not fetch in this time.
+    # The broker deletes the results of a client that has not used them for this time.
     result_expires=3600,
 )
 
