@@ -93,7 +93,8 @@ class Composition:
         part: The part of the broker that this process serves. Default: all of it.
 
     Attributes:
-        listeners: The addresses that the broker listens on, as URLs.
+        listeners: The addresses that this process listens on, as URLs.
+        front_listeners: In a shard, the addresses that the front listens on.
 
     Raises:
         ConfigError: The configuration is invalid.
@@ -115,6 +116,7 @@ class Composition:
         self.part = part if part is not None else Part()
         self.config_name = config_name
         self.listeners: list[str] = []
+        self.front_listeners: list[str] = []
         self.tokens: TokenLogins | None = None
         self.watchdog = watchdog
         self.tls = make_tls(config.tls)
@@ -190,14 +192,14 @@ class Composition:
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:
             self._accept_tokens(config)
+        self.shovels = Shovels(self.broker, self._local_address)
+        self.broker.parameter_watches[SHOVEL] = self.shovels
         self.managed = self._make_managed(config)
         self.admin = Admin(self.managed)
         self.broker.request_handler = Requests(
             self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor, self.managed.ready_ages
         )
         self.services.auditor = self.managed.auditor
-        self.shovels = Shovels(self.broker, self._local_address)
-        self.broker.parameter_watches[SHOVEL] = self.shovels
         self._started = time.monotonic()
 
     def _make_broker(self, config: Config) -> Broker:
@@ -258,6 +260,7 @@ class Composition:
             executor=executor,
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
+            shovels=self.shovels,
             codec=MessageCodec(self.broker),
             authenticate=logins.authenticate,
             audit=self.part.audit,
@@ -325,14 +328,15 @@ class Composition:
             await self._listen(server.host if host is None else host, self.tls.context, ports)
 
     def _local_address(self) -> tuple[str, int]:
-        """Return the address of the plain listener. Raises `InvalidUrl` if there is none."""
+        """Return the address of the broker's plain listener. Raises `InvalidUrl` if there is none."""
         from leveret.client.errors import InvalidUrl
         from leveret.client.url import split_host
 
         server = self.config.server
         if not server.plain:
             raise InvalidUrl("a URI without a host needs a listener without TLS; set 'server.plain', or name the host")
-        listener = next((known for known in self.listeners if known.startswith("amqp://")), "")
+        listeners = (*self.listeners, *self.front_listeners)
+        listener = next((known for known in listeners if known.startswith("amqp://")), "")
         host, port = split_host(listener.partition("://")[2], server.port) if listener else (server.host, server.port)
         return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.parameters import SHOVEL, ParameterWatch, Value
+from leveret.management.descriptions import ShovelInfo
 
 if TYPE_CHECKING:
     from leveret.shovel.shovel import Shovel
@@ -39,6 +41,10 @@ class Shovels(ParameterWatch):
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
 
+    async def prepare(self) -> None:
+        """Import the definitions, which takes as long as several turns."""
+        await asyncio.to_thread(import_module, "leveret.shovel.shovel")
+
     def check(self, name: str, value: Value) -> None:
         """Raise `PreconditionFailed` if a definition is invalid."""
         from leveret.shovel.definition import read_definition
@@ -49,12 +55,27 @@ class Shovels(ParameterWatch):
         """Start a shovel, or end it if its parameter was deleted."""
         if not self._started:
             return
-        self._end(vhost, name)
+        former = self._end(vhost, name)
         if value is not None:
-            self._start(vhost, name, value)
+            self._start(vhost, name, value, former)
+
+    def describe(self) -> Iterator[ShovelInfo]:
+        """Yield the state of each shovel."""
+        return (shovel.describe() for shovel in list(self._shovels.values()))
+
+    def show(self, vhost: str, name: str) -> ShovelInfo:
+        """Return the state of a shovel. Raises `NotFound`."""
+        return self._find(vhost, name).describe()
+
+    def restart(self, vhost: str, name: str) -> None:
+        """Close the connections of a shovel, and start it again. Raises `NotFound`."""
+        shovel = self._find(vhost, name)
+        shovel.start(self._cancel(shovel))
 
     def start(self) -> None:
-        """Start the shovels of all vhosts."""
+        """Start the shovels of all vhosts, unless they have started."""
+        if self._started:
+            return
         self._started = True
         for vhost in list(self._broker.vhosts.values()):
             for component, name, value in vhost.parameters.items():
@@ -71,9 +92,15 @@ class Shovels(ParameterWatch):
             for task in unfinished:
                 task.cancel()
 
-    def _start(self, vhost: str, name: str, value: Value) -> None:
+    def _find(self, vhost: str, name: str) -> Shovel:
+        shovel = self._shovels.get((vhost, name))
+        if shovel is None:
+            raise NotFound(f"shovel '{name}' does not exist in vhost '{vhost}'")
+        return shovel
+
+    def _start(self, vhost: str, name: str, value: Value, former: asyncio.Task[None] | None = None) -> None:
         from leveret.shovel.definition import read_definition
-        from leveret.shovel.shovel import Shovel
+        from leveret.shovel.shovel import DYNAMIC, Shovel
 
         try:
             definition = read_definition(name, value)
@@ -81,15 +108,19 @@ class Shovels(ParameterWatch):
             # It was stored by a version that did not check it.
             logger.error("vhost '%s': %s", vhost, error)
             return
-        shovel = self._shovels[vhost, name] = Shovel(vhost, name, definition, self._address, self._ended)
-        shovel.start()
+        shovel = self._shovels[vhost, name] = Shovel(vhost, name, DYNAMIC, definition, self._address, self._ended)
+        shovel.start(former)
 
-    def _end(self, vhost: str, name: str) -> None:
+    def _end(self, vhost: str, name: str) -> asyncio.Task[None] | None:
+        """End a shovel, and return its task; None if there is none."""
         shovel = self._shovels.pop((vhost, name), None)
-        if shovel is not None:
-            task = shovel.cancel()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+        return None if shovel is None else self._cancel(shovel)
+
+    def _cancel(self, shovel: Shovel) -> asyncio.Task[None]:
+        task = shovel.cancel()
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     def _ended(self, shovel: Shovel) -> None:
         """Delete the parameter of a shovel that has moved its messages."""

@@ -201,6 +201,14 @@ _OF_OWNED_SHARDS: Final = (
         lambda shard: shard["takeover_seconds"] or 0.0,
     ),
 )
+_SHOVEL_STATES: Final = ("starting", "running", "terminated")
+# Figures of each shovel, with the key of the value.
+_OF_SHOVELS: Final[tuple[tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str, str, str], ...]] = (
+    (CounterMetricFamily, "published_messages", "Messages published to the destination", "published"),
+    (CounterMetricFamily, "forwarded_messages", "Messages acknowledged to the source", "forwarded"),
+    (GaugeMetricFamily, "pending_messages", "Messages that the destination has not confirmed", "pending"),
+    (CounterMetricFamily, "restarts", "Starts after a failure", "restarts"),
+)
 _NODE_STATES: Final = (LIVE, DRAINING, GONE)
 
 # A metric of either kind with labels.
@@ -300,6 +308,22 @@ def of_alerts(deliveries: Iterable[Deliveries]) -> Iterator[Metric]:
             pending.add_metric((kind,), count)
     yield sent
     yield pending
+
+
+def of_shovels(rows: Iterable[Row]) -> Iterator[Metric]:
+    """Yield the metrics of shovels."""
+    labels = ("vhost", "shovel")
+    state = GaugeMetricFamily(f"{OWN_PREFIX}shovel_state", "1 for the current state", labels=(*labels, "state"))
+    figures = [(family(f"{OWN_PREFIX}shovel_{name}", help, labels=labels), key) for family, name, help, key in _OF_SHOVELS]
+    for row in rows:
+        shovel = (row["vhost"], row["name"])
+        for known in _SHOVEL_STATES:
+            state.add_metric((*shovel, known), row["state"] == known)
+        for figure, key in figures:
+            figure.add_metric(shovel, row[key])
+    yield state
+    for figure, _ in figures:
+        yield figure
 
 
 # Objects
