@@ -49,6 +49,13 @@ Match: TypeAlias = Literal[
     "exists",
     "missing",
 ]
+# Types of shovels, as RabbitMQ names them.
+DYNAMIC: Final = "dynamic"
+STATIC: Final = "static"
+# States of shovels, as RabbitMQ names them.
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+TERMINATED: Final = "terminated"
 
 
 class ProcessInfo(Reply, kw_only=True):

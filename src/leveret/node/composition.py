@@ -44,6 +44,7 @@ from leveret.node.logins import Logins
 from leveret.node.part import Part, shared_records
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
+from leveret.node.static_shovels import static_shovels
 from leveret.protocols.amqp09.contents.content import ClassHeaderReader
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
@@ -71,6 +72,7 @@ from leveret.storage.upload_files import UploadFiles
 
 if TYPE_CHECKING:
     from leveret.node.tokens import TokenLogins
+    from leveret.shovel.definition import Definition
 
 logger = logging.getLogger("leveret.serve")
 
@@ -123,6 +125,7 @@ class Composition:
         # Validate the configuration before opening the store.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
+        self._static_shovels = self._read_static_shovels(config)
         users = UserStore(
             self._put,
             loopback_users=config.auth.loopback_users,
@@ -155,6 +158,8 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
+        self.shovels = Shovels(self.broker, self._local_address, self._static_shovels)
+        self.broker.parameter_watches[SHOVEL] = self.shovels
         self.broker.global_parameters.put = self._put
         self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
         self.services = Services(
@@ -192,8 +197,6 @@ class Composition:
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:
             self._accept_tokens(config)
-        self.shovels = Shovels(self.broker, self._local_address)
-        self.broker.parameter_watches[SHOVEL] = self.shovels
         self.managed = self._make_managed(config)
         self.admin = Admin(self.managed)
         self.broker.request_handler = Requests(
@@ -201,6 +204,12 @@ class Composition:
         )
         self.services.auditor = self.managed.auditor
         self._started = time.monotonic()
+
+    def _read_static_shovels(self, config: Config) -> dict[tuple[str, str], Definition]:
+        try:
+            return static_shovels(config.shovels)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_name}: {error}") from None
 
     def _make_broker(self, config: Config) -> Broker:
         """Create the broker with its settings, before it recovers."""
@@ -385,6 +394,7 @@ class Composition:
     def _vhost_removed(self, vhost: Vhost) -> None:
         self.services.vhost_removed(vhost)
         self.part.vhost_removed(vhost.name)
+        self.shovels.vhost_removed(vhost.name)
 
     def _apply_vhosts(self) -> None:
         """Create the configured vhosts, and apply the settings of all vhosts from configuration, operators or defaults."""
@@ -404,11 +414,14 @@ class Composition:
         self.broker.end_turn()
 
     def warn_about_vhosts(self, existing: Container[str]) -> None:
-        """Log a warning for each vhost that does not exist, but that a user has permissions in."""
+        """Log a warning for each vhost that does not exist, but that a user has permissions in, or a shovel runs in."""
         for user in self.users.users():
             for name in user.permissions:
                 if name not in existing:
                     logger.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
+        for vhost, name in self._static_shovels:
+            if vhost not in existing:
+                logger.warning("'shovels.%s.vhost' is '%s', which does not exist: the shovel does not start", name, vhost)
 
     def reload(self, config: Config) -> None:
         """Apply the limits and vhosts of a changed configuration to the running broker.
@@ -465,6 +478,7 @@ class Composition:
         added = self.broker.add_vhost(name, settings)
         if is_new:
             self.part.vhost_added(name)
+            self.shovels.vhost_added(name)
         return added
 
     def facts(self) -> ProcessInfo:

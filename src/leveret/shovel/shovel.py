@@ -7,24 +7,16 @@ import logging
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from leveret.client.errors import Error
 from leveret.client.parameters import Parameters
-from leveret.management.descriptions import ShovelInfo
+from leveret.management.descriptions import RUNNING, STARTING, TERMINATED, ShovelInfo
 from leveret.shovel.definition import Definition, End
 from leveret.shovel.uris import at_address, is_local, read_uri, without_credentials
 
 if TYPE_CHECKING:
     from leveret.shovel.transfer import Transfer
-
-# Types, as RabbitMQ names them.
-DYNAMIC: Final = "dynamic"
-STATIC: Final = "static"
-# States, as RabbitMQ names them.
-STARTING: Final = "starting"
-RUNNING: Final = "running"
-TERMINATED: Final = "terminated"
 
 logger = logging.getLogger("leveret.shovel")
 

@@ -85,7 +85,7 @@ def test_rights(api: HttpBroker, shovel: str) -> None:
 
 
 def test_metrics(api: HttpBroker, shovel: str) -> None:
-    labels = {"vhost": "/", "shovel": shovel}
+    labels = {"vhost": "/", "shovel": shovel, "type": "dynamic"}
     for path in ("", "/per-object"):
         found = Samples(scrape(api.process, path))
         assert found.value("leveret_shovel_published_messages_total", **labels) == COUNT

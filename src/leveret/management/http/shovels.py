@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from leveret.management.descriptions import TERMINATED
 from leveret.management.http.control import Row
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import NO_CONTENT, Answer, Request
@@ -29,7 +30,7 @@ def _show(request: Request, item: Row) -> Row:
         **{key: item[key] for key in _ENDS if item[key]},
         **{key: item[key] for key in _NUMBERS},
     }
-    if item["state"] == "terminated":
+    if item["state"] == TERMINATED:
         row["reason"] = item["error"]
     return row
 
