@@ -24,6 +24,8 @@ from leveret.shovel.uris import AMQP091, AMQP10
 
 # Bytes of unconfirmed messages above which no message is taken.
 MAX_UNCONFIRMED: Final = 32 << 20
+# Seconds for the destination to confirm what was published when a run is cancelled.
+SETTLE_TIMEOUT: Final = 0.5
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002
 
@@ -141,7 +143,12 @@ class Transfer:
         ends = [asyncio.create_task(end.connection.driver.wait_closed(None)) for end in (self._source, self._destination)]
         try:
             waiting: list[asyncio.Future[Any]] = [moving, self._failed, *ends]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                moving.cancel()
+                await self._settle()
+                raise
             if self._failed.done():
                 self._failed.result()
             if moving.done():
@@ -163,6 +170,7 @@ class Transfer:
         """End the run with an error."""
         if not self._failed.done():
             self._failed.set_exception(error)
+        self._progress.set()
 
     def note_confirm(self) -> None:
         """Handle the confirm of a message."""
@@ -203,6 +211,15 @@ class Transfer:
                 began = loop.time()
         while self._pending or self._acknowledging:
             await self._wait()
+
+    async def _settle(self) -> None:
+        """Wait a moment for the confirms of published messages, which would otherwise arrive twice."""
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT):
+                while (self._pending or self._acknowledging) and not self._failed.done():
+                    await self._wait()
+        except TimeoutError:
+            pass
 
     async def _wait(self) -> None:
         """Wait for the next confirm or acknowledgement."""
