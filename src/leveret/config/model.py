@@ -733,7 +733,7 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     src_exchange_key: Annotated[str | None, about("Binding key.")] = None
     src_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
     src_prefetch_count: Annotated[
-        int | None, about("Maximum number of unacked messages. Default: 1000.", ge=1, le=65535)
+        Annotated[int, Meta(ge=1, le=65535)] | None, about("Maximum number of unacked messages. Default: 1000.")
     ] = None
     src_consumer_args: Annotated[FreeTable | None, about("Arguments of the consumer.")] = None
     dest_uri: Annotated[Uris | None, about("URIs of the destination, to try in order.")] = None
@@ -752,7 +752,8 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
         about("When messages are [acknowledged](shovel.md#guarantees) at the source. Default: `on-confirm`."),
     ] = None
     reconnect_delay: Annotated[
-        Seconds | None, about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5.", ge=0)
+        Annotated[Seconds, Meta(ge=0)] | None,
+        about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5."),
     ] = None
 
 
