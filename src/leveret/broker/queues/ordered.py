@@ -112,6 +112,10 @@ class OrderedDispatcher(Dispatcher):
     def forget(self, entry: Entry) -> None:
         """Note that an entry, ready or not, leaves the queue."""
 
+    def settled(self, entry: Entry) -> None:
+        """Note that an acquired entry leaves the queue."""
+        self.forget(entry)
+
     @abstractmethod
     def forget_ready(self) -> Iterator[int]:
         """Note that all ready entries have left the queue, and release their memory in steps."""
@@ -201,6 +205,10 @@ class OrderedDispatcher(Dispatcher):
         """Return the first entry after a place that a `get` with this scope may return."""
         return self._after(place)
 
+    def may_get(self, entry: Entry, audience: int, scope: object | None) -> bool:
+        """Return whether a `get` for an audience and with a scope may return an entry."""
+        return is_wanted(entry, audience, scope)
+
     def get(self, queue: ClassicQueue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
         if self.frozen:
             return None
@@ -220,7 +228,7 @@ class OrderedDispatcher(Dispatcher):
                 broker.jobs.deferred.add(queue)
                 broker.jobs.deferred.wait(queue, _NextTurn(self))
                 return None
-            if entry is None or (not self._drop_expired(queue, entry) and is_wanted(entry, audience, scope)):
+            if entry is None or (not self._drop_expired(queue, entry) and self.may_get(entry, audience, scope)):
                 break
             looked = True
             if entry.state == AVAILABLE:
@@ -300,7 +308,7 @@ class OrderedQueue(IndexedQueue):
 
     def settle(self, entry: Entry) -> None:
         super().settle(entry)
-        self.ordering.forget(entry)
+        self.ordering.settled(entry)
 
     def archive(self, entry: Entry) -> None:
         super().archive(entry)
