@@ -507,7 +507,7 @@ def test_small_frames_are_parsed_in_many_turns(flood: bytes) -> None:
         count = 8 * websocket.MAX_FRAMES
         start = frame(BINARY, ends=False) if flood[0] == CONTINUATION else b""
         turns = await pair.read_all(start + flood * count)
-        per_turn = websocket.MAX_FRAMES + websocket.SLICE_SIZE // len(frame(BINARY))
+        per_turn = websocket.MAX_FRAMES + websocket.MAX_SLICE // len(frame(BINARY))
         assert turns >= count / per_turn
         pair.read(frame(CONTINUATION, b"end") if start else frame(BINARY, b"end"))
         assert pair.above.data[-1] == b"end"
@@ -533,11 +533,15 @@ def test_a_session_that_reads_no_more_gets_no_more() -> None:
 
 
 def test_a_read_is_as_large_as_the_session_wants() -> None:
+    """It is more by the headers of frames, so that the session knows a full read, after which it wants more."""
+
     async def test() -> None:
         pair = Pair()
-        assert len(pair.websocket.get_buffer(-1)) == len(pair.above.room)
+        pair.read(frame(BINARY, bytes(100)) * 1000)
+        size = sum(map(len, pair.above.data))
+        assert len(pair.above.room) <= size <= 1.125 * len(pair.above.room)
         pair.above.room = memoryview(bytearray(1 << 20))
-        assert len(pair.websocket.get_buffer(-1)) == websocket.READ_SIZE
+        assert len(pair.websocket.get_buffer(-1)) == 1.125 * websocket.READ_SIZE
 
     run(test)
 

@@ -40,11 +40,13 @@ SUBPROTOCOL: Final = "amqp"
 ANY_ORIGIN: Final = "*"
 # Maximum bytes of a request for a WebSocket, and of a read before the WebSocket is open.
 MAX_REQUEST: Final = 8 << 10
-# Bytes per read afterwards.
+# Bytes of data per read afterwards.
 READ_SIZE: Final = 64 << 10
-# Bytes that are parsed at a time, and the number of frames after which the rest of a read waits for the next turn: small
-# frames take 10 microseconds each.
-SLICE_SIZE: Final = 1 << 10
+# Bytes that are parsed at a time, at first and at most, if each has few frames; and the number of frames after which the
+# rest of a read waits for the next turn. A frame takes 10 microseconds, and a slice that is within a large one not more.
+MIN_SLICE: Final = 1 << 10
+MAX_SLICE: Final = 4 << 10
+FEW_FRAMES: Final = 2
 MAX_FRAMES: Final = 256
 # Seconds for the client to answer a close, or to read a refusal.
 CLOSE_TIMEOUT: Final = 5.0
@@ -169,6 +171,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         "_pong",
         "_scheduled",
         "_settings",
+        "_slice",
         "_sockets",
         "_timer",
     )
@@ -182,6 +185,8 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._sockets = sockets
         self._settings = settings
         self._input = b""
+        # Bytes to parse next.
+        self._slice = MIN_SLICE
         # None until the client's request is accepted.
         self._connection: Connection | None = None
         # Whether the session wants no input, and whether the transport wants no output.
@@ -202,8 +207,11 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._received(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        size = MAX_REQUEST if self._connection is None else min(READ_SIZE, len(self._above.get_buffer(-1)))
-        return self._sockets.part(size)
+        if self._connection is None:
+            return self._sockets.part(MAX_REQUEST)
+        size = min(READ_SIZE, len(self._above.get_buffer(-1)))
+        # With room for headers, so that a full read is one for the session, too.
+        return self._sockets.part(size + (size >> 3))
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._deaf:
@@ -262,8 +270,9 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         frames = pos = 0
         view = memoryview(self._input)
         while pos < len(view) and frames < MAX_FRAMES and closed is None and not has_text:
-            connection.receive_data(view[pos : pos + SLICE_SIZE])  # type: ignore[arg-type]
-            pos += SLICE_SIZE
+            connection.receive_data(view[pos : pos + self._slice])  # type: ignore[arg-type]
+            pos += self._slice
+            before = frames
             for event in connection.events():
                 frames += 1
                 if isinstance(event, BytesMessage):
@@ -274,6 +283,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
                     has_text = not self._closing
                 elif isinstance(event, CloseConnection):
                     closed = event
+            self._slice = min(2 * self._slice, MAX_SLICE) if frames - before <= FEW_FRAMES else MIN_SLICE
         self._input = bytes(view[pos:])
         if not self._closing:
             if data:
