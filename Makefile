@@ -47,7 +47,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels jar lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
@@ -73,6 +73,11 @@ $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
 # Optional: without it, the broker has no HTTP API.
 $(STAMPS)/management: requirements/management.txt $(STAMPS)/core
 	@$(PIP) -r requirements/management.txt || echo "cannot install the HTTP server: there is no HTTP API" >&2
+	@touch $@
+
+# Optional: without it, the broker has no listener for WebSockets.
+$(STAMPS)/websocket: requirements/websocket.txt $(STAMPS)/core
+	@$(PIP) -r requirements/websocket.txt || echo "cannot install wsproto: there is no listener for WebSockets" >&2
 	@touch $@
 
 # Optional: without it, the console decodes no Protobuf and no Avro.
@@ -173,13 +178,13 @@ test-layers: $(STAMPS)/spark
 
 # Tests for other versions of Python: on the plain files, without Spark.
 #   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
-test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(or $(TESTS),--ignore tests/spark)
 
 # The tests with the messages of every broker in PostgreSQL, which Debian's packages of it serve (or those in
 # LEVERET_TEST_POSTGRES). Those about the files of a data directory are skipped. Tests with Spark are left out unless TESTS names
 # them: most are about sealed streams.
-test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" --ignore tests/spark)
 
 # The examples of frameworks, against a broker process, too, and those with large toolchains: Airflow, Node.js, Go, Java.
@@ -198,7 +203,7 @@ test-all: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
@@ -273,7 +278,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management payloads oauth otel cluster dev build demo docs frameworks proton spark; do \
+	for group in segments management websocket payloads oauth otel cluster dev build demo docs frameworks proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

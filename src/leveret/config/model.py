@@ -130,6 +130,29 @@ class TlsConfig(Section, frozen=True, kw_only=True):
     min_version: Annotated[Literal["1.2", "1.3"], about("Minimum TLS version.")] = "1.2"
 
 
+class WebSocketConfig(Section, frozen=True, kw_only=True):
+    """The listener for AMQP over WebSocket. Requires the extra `leveret[websocket]`."""
+
+    enabled: Annotated[bool, about("Whether to open a listener for [AMQP over WebSocket](websocket.md).")] = False
+    host: Annotated[str | None, about("Address of the listener. Default: `server.host`.")] = None
+    port: Annotated[int, about("Port of the listener; 0 picks a free one.", ge=0, le=65535)] = 15678
+    plain: Annotated[
+        bool | None,
+        about(
+            "Whether the listener serves clients without TLS (`ws://`). It serves those with TLS (`wss://`) on the same "
+            "port if `tls.cert` is set. Default: `server.plain`."
+        ),
+    ] = None
+    path: Annotated[str, about("Path of the WebSocket, as in `ws://HOST:PORT/ws`.")] = "/ws"
+    allowed_origins: Annotated[
+        list[Name],
+        about(
+            "Origins of pages that may connect from a browser, such as `https://shop.example.com`; `*` means every origin. "
+            "Clients outside of browsers need none."
+        ),
+    ] = field(default_factory=list)
+
+
 class AmqpConfig(Section, frozen=True, kw_only=True):
     """Limits and defaults that the broker proposes to clients."""
 
@@ -981,6 +1004,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    websocket: WebSocketConfig = field(default_factory=WebSocketConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
     amqp09: Amqp09Config = field(default_factory=Amqp09Config)
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)
