@@ -125,7 +125,7 @@ def test_arguments_exist(page: Path) -> None:
         delay.HEADER,
         # Excludes a message from the history of an exchange.
         NO_STORE,
-        # How long the key of a message lasts.
+        # The lifetime of the key of a message.
         CACHE_TTL,
         RETRY_COUNT,
         # A part of a content type.

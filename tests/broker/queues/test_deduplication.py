@@ -281,7 +281,7 @@ def test_leases_need_a_window(world: World) -> None:
     windowed(world, "windowed").make_leases()
 
 
-# What is published otherwise
+# Other ways to publish
 
 
 def test_transactions(world: World) -> None:
