@@ -162,6 +162,10 @@ class Worker:
         """Run a long job in the thread. It calls its argument after each step, and must end when that raises."""
         self._jobs.put(partial(self._long_jobs.append, job))
 
+    def ask(self, question: Callable[[], bool], answer: Callable[[bool], None]) -> None:
+        """Ask the store a question in the thread, and call `answer` on the event loop."""
+        self._jobs.put(lambda: self._post(partial(answer, self._housekeep(question))))
+
     def close(self) -> None:
         """Complete submitted jobs, abandon long ones, and end the thread. Blocking.
 
