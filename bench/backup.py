@@ -47,7 +47,7 @@ def back_up(broker: LeveretProcess, target: Path, load: Load) -> list[float]:
     taken = []
     while load.process.poll() is None:
         began = time.monotonic()
-        command = [sys.executable, "-m", "leveret", "backup", str(target), "--data-dir", str(broker.data_dir)]
+        command = ["nice", sys.executable, "-m", "leveret", "backup", str(target), "--data-dir", str(broker.data_dir)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         taken.append(time.monotonic() - began)
     return taken

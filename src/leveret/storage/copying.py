@@ -85,6 +85,8 @@ class DatabaseCopy(LogCopy):
     def _note(self, remaining: int, pages: int) -> None:
         self.total = pages * self._page_bytes
         self.copied = (pages - remaining) * self._page_bytes
+        # SQLite starts again if a commit was rolled back that had written pages already.
+        self._synced = min(self._synced, self.copied)
         if self.copied - self._synced >= SYNCED_BYTES:
             self._synced = self.copied
             self._sync = self._syncing.submit(self._sync_part)
