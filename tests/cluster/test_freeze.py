@@ -65,7 +65,7 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
 
 
 def test_a_node_that_joins_while_a_front_is_frozen_gets_its_shards(tmp_path: Path, dsn: str) -> None:
-    """The front has told nobody of the second node, which its shards find in the database."""
+    """The front does not know the second node, which its shards find in the database."""
     first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
     with running(first):
         first.publish("/", b"before")

@@ -33,6 +33,7 @@ from leveret.cluster.link import (
     Ended,
     KnownHosts,
     Link,
+    Listeners,
     Lost,
     Message,
     OtherChannels,
@@ -95,6 +96,9 @@ class ShardServing(Running):
         self._is_left = False
         # Whether the link is served by the event loop.
         self._is_linked = False
+        # The addresses that the front listens on; none if they are not known yet.
+        self._listeners: list[str] = []
+        self._is_announced = False
         # The task that counts the channels of users.
         self._counting: asyncio.Task[None] | None = None
 
@@ -147,6 +151,12 @@ class ShardServing(Running):
         self._link.send(Ready())
         self._counting = asyncio.create_task(self._count_channels(composition.services))
 
+    def _start_shovels(self, composition: Composition) -> None:
+        self._is_announced = True
+        if self._listeners:
+            composition.front_listeners = self._listeners
+            composition.shovels.start()
+
     async def _count_channels(self, services: Services) -> None:
         """Report the numbers of channels of users with a limit on it, when they change."""
         reported: dict[str, int] = {}
@@ -171,6 +181,7 @@ class ShardServing(Running):
     async def _finish(self, composition: Composition, control: ControlServer) -> None:
         if self._counting is not None:
             self._counting.cancel()
+        self._is_announced = False
         self._link.send(Suspended())
         await super()._finish(composition, control)
         if self._is_left:
@@ -196,6 +207,10 @@ class ShardServing(Running):
             case KnownHosts():
                 if self._composition is not None:
                     self._composition.announce(message.hosts)
+            case Listeners():
+                self._listeners = message.urls
+                if self._composition is not None and self._is_announced:
+                    self._start_shovels(self._composition)
             case OtherChannels():
                 if self._composition is not None:
                     self._composition.services.note_channels_elsewhere(message.counts)

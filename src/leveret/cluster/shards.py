@@ -29,6 +29,7 @@ from leveret.cluster.link import (
     Ended,
     KnownHosts,
     Link,
+    Listeners,
     Lost,
     Message,
     Opened,
@@ -237,6 +238,11 @@ class Shard:
             self._hosts = hosts
             self._link.send(KnownHosts(hosts))
 
+    def note_listeners(self, urls: list[str]) -> None:
+        """Tell the process the addresses that the front listens on, unless it does not yet."""
+        if self._link is not None and self._has_begun and urls:
+            self._link.send(Listeners(urls))
+
     # The process
 
     def fork(self, serve: Callable[[ShardSettings], int]) -> None:
@@ -404,6 +410,7 @@ class Shard:
             link.send(Begin(records))
             if self._shards.config is not self._config:
                 self.reload(self._shards.config)
+            self.note_listeners(self._shards.listeners)
         else:
             link.send(Records(records))
         if self._sending is not None or self._changed:
@@ -525,6 +532,7 @@ class Shards:
         self._asks_shared = asks_shared
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
+        self.listeners: list[str] = []
         self.audit = AuditLog()
         self._vhost_removed: Callable[[str], None] | None = None
         self._state_changed: Callable[[], None] | None = None
@@ -559,6 +567,12 @@ class Shards:
             state_changed: Called when the state of a shard has changed.
         """
         self.audit, self._vhost_removed, self._state_changed = audit, vhost_removed, state_changed
+
+    def note_listeners(self, urls: list[str]) -> None:
+        """Note the addresses that the front listens on, as URLs."""
+        self.listeners = urls
+        for shard in self.all:
+            shard.note_listeners(urls)
 
     def note_state(self) -> None:
         """Note that the state of a shard has changed."""
