@@ -327,7 +327,7 @@ class Queue(Destination):
         """Acquire the next entry for `basic.get`. Return None if it is not in memory.
 
         With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
-        refused.
+        refused. All gets of a client have the same scope.
         """
         check_supported(self, GET)
         return None

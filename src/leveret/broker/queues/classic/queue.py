@@ -486,6 +486,10 @@ class ClassicQueue(Queue):
             # No consumer with credit wants the rest of a selective queue, unless it is being read.
             if self.ready_count and not (self.dispatcher.selective and not self.ready.is_loading()):
                 return False
+        return self.has_taker(message)
+
+    def has_taker(self, message: Message) -> bool:
+        """Return whether a consumer has credit for a message, and wants it."""
         lines = self.dispatcher.lines()
         begun = self.broker.work
         for ring in lines:
