@@ -291,7 +291,7 @@ def test_the_client_closes_the_websocket() -> None:
 @pytest.mark.parametrize("opens", [True, False])
 def test_the_server_stops(opens: bool) -> None:
     async def test() -> None:
-        async with listening(shutdown_timeout=1.0 if opens else 0.0) as (server, connecting):
+        async with listening(shutdown_timeout=200.0) as (server, connecting):
             peer = await connecting()
             await peer.upgrade()
             if opens:
