@@ -342,6 +342,8 @@ def needing_restart(running: Config, new: Config) -> list[str]:
                 for field in msgspec.structs.fields(before)
                 if getattr(before, field.name) != getattr(after, field.name)
             ]
+        elif section.name not in _RELOADABLE and before != after:
+            changed.append(section.name)
     return changed
 
 

@@ -57,7 +57,7 @@ _END: Final = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class WebSocketSettings:
-    """What a listener accepts.
+    """Settings of a listener.
 
     Attributes:
         path: The path of the WebSocket.
