@@ -28,6 +28,8 @@ def pinned() -> dict[str, str]:
         found |= json.loads(path.read_bytes())["dependencies"]
     for path in EXAMPLES.glob("*/go.mod"):
         found |= dict(re.findall(r"^\s*(?:require )?([\w./-]+) (v[\w.]+)", path.read_text("utf-8"), re.MULTILINE))
+    for path in EXAMPLES.glob("*/pom.xml"):
+        found |= dict(re.findall(r"<artifactId>(.+)</artifactId>\s+<version>(.+)</version>", path.read_text("utf-8")))
     return found
 
 
@@ -51,7 +53,7 @@ def test_files_are_those_of_the_example(page: Path) -> None:
 @pages
 def test_versions_are_the_pinned_ones(page: Path) -> None:
     versions = pinned()
-    shown = re.findall(r"`([\w./-]+)(?:==|@)(v?[\d.]+)`", page.read_text("utf-8"))
+    shown = re.findall(r"`([\w./-]+)(?:==|@|:)(v?[\d.]+)`", page.read_text("utf-8"))
     assert shown
     for name, version in shown:
         assert versions.get(name) == version, f"{name} is pinned to {versions.get(name)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -42,12 +43,12 @@ def run(command: list[str | Path], directory: Path, broker: Broker, **variables:
 class Worker:
     """A running program and its log."""
 
-    def __init__(self, command: list[str | Path], log: Path, broker: Broker) -> None:
+    def __init__(self, command: list[str | Path], log: Path, broker: Broker, **variables: str) -> None:
         self.log = log
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
                 command,
-                env=os.environ | {"AMQP_URL": broker.url(vhost="/")},
+                env=os.environ | {"AMQP_URL": broker.url(vhost="/")} | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -70,8 +71,8 @@ class Worker:
 def start(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     started: list[Worker] = []
 
-    def start_worker(*command: str | Path) -> Worker:
-        started.append(Worker(list(command), tmp_path / f"worker-{len(started)}", broker))
+    def start_worker(*command: str | Path, **variables: str) -> Worker:
+        started.append(Worker(list(command), tmp_path / f"worker-{len(started)}", broker, **variables))
         return started[-1]
 
     yield start_worker
@@ -141,3 +142,69 @@ def test_go_amqp10(broker: Broker, go: Path, start: Callable[..., Worker]) -> No
     run([go / "amqp10", "place", "13", "5"], go, broker)
     other = start(go / "amqp091")
     other.wait_for("order 13 done")
+
+
+def spring(example: str) -> list[str | Path]:
+    """Return the command that runs a Spring Boot application. Maven builds it when its files have changed."""
+    if any(shutil.which(tool) is None for tool in ("java", "mvn")):
+        pytest.skip("Java with Maven is not installed")
+    sources = DIRECTORY / example
+    files = [sources / "pom.xml", *sorted((sources / "src").rglob("*.*"))]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    directory = ROOT / "build" / "examples" / f"{example}-{digest}"
+    archive = directory / "shop.jar"
+    if not archive.exists():
+        command = ["mvn", "-q", "-B", "-f", str(files[0]), f"-DbuildDirectory={directory}", "package"]
+        built = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        if built.returncode:
+            pytest.skip(f"Maven cannot build the example: {built.stdout[-1000:]}")
+    return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-jar", archive]
+
+
+@pytest.mark.timeout(600)
+def test_spring_amqp(broker: Broker, start: Callable[..., Worker]) -> None:
+    shop = spring("spring-amqp")
+    # Spring does not decode the vhost of a URL.
+    url = f"amqp://{broker.user}:{broker.password}@{broker.host}:{broker.port}"
+    worker = start(*shop, "--order=1,20", "--order=2,0", AMQP_URL=url)
+    worker.wait_for("order 1 done")
+    assert dead_letter(broker, "spring-orders-failed") == ({"id": 2, "amount": 0}, "rejected")
+    assert worker.log.read_text().count("order 2 failed") == 3
+    with pika.BlockingConnection(pika.URLParameters(broker.url(vhost="/"))) as connection:
+        channel = connection.channel()
+        channel.queue_delete("spring-orders")
+        # The listener declares the queue again.
+        json_type = pika.BasicProperties(content_type="application/json")
+        channel.confirm_delivery()
+
+        def published() -> bool:
+            try:
+                channel.basic_publish("spring-orders", "order.placed", b'{"id": 3, "amount": 5}', json_type, mandatory=True)
+            except pika.exceptions.UnroutableError:
+                return False
+            return True
+
+        wait_until(published)
+    worker.wait_for("order 3 done")
+    # The exit status of a JVM that SIGTERM ends.
+    assert worker.stop() == 143
+    start(*shop, "--order=4,5", AMQP_URL=url).wait_for("order 4 done")
+
+
+@pytest.mark.timeout(600)
+def test_spring_jms(broker: Broker, start: Callable[..., Worker]) -> None:
+    if broker.kind != "leveret":
+        pytest.skip("RabbitMQ 3 has other addresses")
+    shop = spring("spring-jms")
+    with pika.BlockingConnection(pika.URLParameters(broker.url(vhost="/"))) as connection:
+        channel = connection.channel()
+        channel.queue_declare("jms-orders-failed", durable=True)
+        arguments = {"x-delivery-limit": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "jms-orders-failed"}
+        channel.queue_declare("jms-orders", durable=True, arguments=arguments)
+    address = f"amqp://{broker.host}:{broker.port}"
+    worker = start(*shop, "--order=1,20", "--order=2,0", JMS_URL=address)
+    worker.wait_for("order 1 done")
+    assert dead_letter(broker, "jms-orders-failed") == ({"id": 2, "amount": 0}, "delivery_limit")
+    assert worker.log.read_text().count("order 2 failed") == 3
+    assert worker.stop() == 143
+    start(*shop, "--order=3,5", JMS_URL=address).wait_for("order 3 done")
