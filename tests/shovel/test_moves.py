@@ -95,7 +95,7 @@ def test_a_lost_connection_does_not_end_the_move(pair: Pair) -> None:
         call(pair.destination.data_dir, "connections.close_user", {"user": "guest"})
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"going on in 1 s" in err
+    assert b"continuing in 1 s" in err
     found = drain(pair.destination.url(), "closed")
     assert list(dict.fromkeys(found)) == list(range(COUNT))
 
