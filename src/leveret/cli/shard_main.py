@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -89,7 +90,7 @@ class ShardServing(Running):
         self._link = link
         self._salvage = Salvage(settings.accept_missing, settings.drop_damaged)
         self._part = ShardPart(settings, link)
-        self._front = FrontWatch(settings.config.cluster.lease, self._front_silent)
+        self._front = FrontWatch(settings.config.cluster.lease, self._find_takers, self._front_silent)
         self._reason = ""
         # Whether the front has been silent, so that the shard is for another node.
         self._is_left = False
@@ -220,7 +221,7 @@ class ShardServing(Running):
             case Stop():
                 self._stop_because(message.reason, message.client_timeout)
             case Beat():
-                self._front.note_beat(has_others=message.has_others)
+                self._front.note_beat()
             case _:
                 logger.error("the front sent an unexpected %s", type(message).__name__)
 
@@ -228,6 +229,13 @@ class ShardServing(Running):
         if not self._stopping:
             self._stop("the front has ended")
             self._hurry(_ORPHAN_TIMEOUT)
+
+    def _find_takers(self, answer: Callable[[bool], None]) -> None:
+        """Find out whether other nodes take shards."""
+        if self._composition is None:
+            answer(False)
+        else:
+            self._composition.log.find_takers(answer)
 
     def _front_silent(self) -> None:
         """Release the shard, because new clients do not reach it."""

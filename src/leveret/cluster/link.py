@@ -112,9 +112,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: the front lives. `has_others` tells whether other nodes take shards."""
-
-    has_others: bool
+    """To a shard: the front lives."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):

@@ -130,6 +130,29 @@ class TlsConfig(Section, frozen=True, kw_only=True):
     min_version: Annotated[Literal["1.2", "1.3"], about("Minimum TLS version.")] = "1.2"
 
 
+class WebSocketConfig(Section, frozen=True, kw_only=True):
+    """The listener for AMQP over WebSocket. Requires the extra `leveret[websocket]`."""
+
+    enabled: Annotated[bool, about("Whether to open a listener for [AMQP over WebSocket](websocket.md).")] = False
+    host: Annotated[str | None, about("Address of the listener. Default: `server.host`.")] = None
+    port: Annotated[int, about("Port of the listener; 0 picks a free one.", ge=0, le=65535)] = 15678
+    plain: Annotated[
+        bool | None,
+        about(
+            "Whether the listener serves clients without TLS (`ws://`). It serves those with TLS (`wss://`) on the same "
+            "port if `tls.cert` is set. Default: `server.plain`."
+        ),
+    ] = None
+    path: Annotated[str, about("Path of the WebSocket, as in `ws://HOST:PORT/ws`.")] = "/ws"
+    allowed_origins: Annotated[
+        list[Name],
+        about(
+            "Origins of pages that may connect from a browser, such as `https://shop.example.com`; `*` means every origin. "
+            "Clients outside of browsers need none."
+        ),
+    ] = field(default_factory=list)
+
+
 class AmqpConfig(Section, frozen=True, kw_only=True):
     """Limits and defaults that the broker proposes to clients."""
 
@@ -411,7 +434,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about(
             "Time without an answer after which the process of a shard counts as hung. It is killed and started again. "
-            "0: never.",
+            "One that does not serve yet is killed only if it is stopped (SIGSTOP) for this time. 0: never.",
             ge=0,
         ),
     ] = 10.0
@@ -733,7 +756,7 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     src_exchange_key: Annotated[str | None, about("Binding key.")] = None
     src_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
     src_prefetch_count: Annotated[
-        int | None, about("Maximum number of unacked messages. Default: 1000.", ge=1, le=65535)
+        Annotated[int, Meta(ge=1, le=65535)] | None, about("Maximum number of unacked messages. Default: 1000.")
     ] = None
     src_consumer_args: Annotated[FreeTable | None, about("Arguments of the consumer.")] = None
     dest_uri: Annotated[Uris | None, about("URIs of the destination, to try in order.")] = None
@@ -752,7 +775,8 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
         about("When messages are [acknowledged](shovel.md#guarantees) at the source. Default: `on-confirm`."),
     ] = None
     reconnect_delay: Annotated[
-        Seconds | None, about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5.", ge=0)
+        Annotated[Seconds, Meta(ge=0)] | None,
+        about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5."),
     ] = None
 
 
@@ -980,6 +1004,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    websocket: WebSocketConfig = field(default_factory=WebSocketConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
     amqp09: Amqp09Config = field(default_factory=Amqp09Config)
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)

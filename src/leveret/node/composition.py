@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ from leveret.management.control_exchange import Requests
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
-from leveret.node.listening import listen
+from leveret.node.listening import PLAIN, TLS, WS, WSS, Endpoint, listen
 from leveret.node.logins import Logins
 from leveret.node.part import Part, shared_records
 from leveret.node.permissions import warn_about_permissions
@@ -122,6 +123,7 @@ class Composition:
         self.tokens: TokenLogins | None = None
         self.watchdog = watchdog
         self.tls = make_tls(config.tls)
+        self._websocket = _websocket_endpoint(config, config_name) if self.part.has_listeners else None
         # Validate the configuration before opening the store.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
@@ -318,23 +320,24 @@ class Composition:
                 with contextlib.suppress(StorageFailed):
                     opened.close()
 
-    async def listen(self, ports: dict[bool, int]) -> None:
+    async def listen(self, ports: dict[str, int]) -> None:
         """Listen on the configured addresses.
 
         Args:
-            ports: The ports of the plain listener (False) and of the TLS listener (True). Replaces a port of 0 with the
-                picked port.
+            ports: The ports by `Endpoint.section`. Replaces a port of 0 with the picked port.
 
         Raises:
             StartFailed: An address cannot be listened on.
         """
-        server = self.config.server
+        server, context = self.config.server, None if self.tls is None else self.tls.context
         self.start_tokens()
         if server.plain:
-            await self._listen(server.host, None, ports)
-        if self.tls is not None:
-            host = self.config.tls.host
-            await self._listen(server.host if host is None else host, self.tls.context, ports)
+            await self._listen(PLAIN, server.host, None, ports)
+        if context is not None:
+            await self._listen(TLS, self.config.tls.host, context, ports)
+        if self._websocket is not None:
+            tls_only = self._websocket.scheme == WSS
+            await self._listen(self._websocket, self.config.websocket.host, context if tls_only else None, ports)
 
     def _local_address(self) -> tuple[str, int]:
         """Return the address of the broker's plain listener. Raises `InvalidUrl` if there is none."""
@@ -369,8 +372,12 @@ class Composition:
         if self.tokens is not None:
             self.tokens.start()
 
-    async def _listen(self, host: str, context: ssl.SSLContext | None, ports: dict[bool, int]) -> None:
-        bound, ports[context is not None] = await listen(self.server, host, ports[context is not None], context)
+    async def _listen(
+        self, endpoint: Endpoint, host: str | None, context: ssl.SSLContext | None, ports: dict[str, int]
+    ) -> None:
+        host = self.config.server.host if host is None else host
+        section = endpoint.section
+        bound, ports[section] = await listen(self.server, endpoint, host, ports[section], context)
         self.listeners += bound
 
     def _put(self, kind: str, key: str, value: bytes | None) -> None:
@@ -507,6 +514,28 @@ class Composition:
             loop_cpu=0.0 if watchdog is None else watchdog.cpu,
             commits=Histogram.of(self.log.commit_durations()),
         )
+
+
+def configured_ports(config: Config) -> dict[str, int]:
+    """Return the ports of the listeners, by `Endpoint.section`."""
+    return {"server": config.server.port, "tls": config.tls.port, "websocket": config.websocket.port}
+
+
+def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
+    """Return the listener for WebSockets, or None without one. Imports the extra, which other brokers do not need."""
+    settings = config.websocket
+    if not settings.enabled:
+        return None
+    try:
+        from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+    except ImportError as error:
+        raise ConfigError(
+            f"{config_name}: 'websocket.enabled' is set, which needs the extra leveret[websocket]; {error}"
+        ) from None
+    origins = frozenset(origin.lower() for origin in settings.allowed_origins)
+    accepted = WebSocketSettings(settings.path, origins)
+    is_plain = config.server.plain if settings.plain is None else settings.plain
+    return Endpoint("websocket", WS if is_plain else WSS, settings.path, partial(WebSocketProtocol, accepted))
 
 
 def header_readers() -> dict[int, HeaderReader]:

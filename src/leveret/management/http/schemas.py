@@ -1338,6 +1338,7 @@ class Cluster(Answer):
     nodes: dict[str, int]
     shards: int
     unowned: list[int]
+    unreached: dict[str, list[str]]
     takeovers: int
     last_takeover: LastTakeover | None
 
@@ -1353,6 +1354,7 @@ class ClusterNode(Answer):
     here: bool
     clock: float | None
     format: int | None
+    unreachable: list[str]
 
 
 class MoveBody(Body):

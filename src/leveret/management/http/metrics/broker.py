@@ -559,13 +559,18 @@ def _cluster(cache: Cache) -> Iterator[Metric]:
     clock = GaugeMetricFamily(
         f"{OWN_PREFIX}node_clock_seconds", "Seconds by which the node's clock is ahead of PostgreSQL's", labels=("node",)
     )
+    unreachable = GaugeMetricFamily(
+        f"{OWN_PREFIX}node_unreachable", "Live nodes that the node does not reach", labels=("node",)
+    )
     for node in cache.nodes:
+        unreachable.add_metric((node["name"],), len(node["unreachable"]))
         for name in _NODE_STATES:
             state.add_metric((node["name"], name), node["state"] == name)
         if node["clock"] is not None:
             clock.add_metric((node["name"],), node["clock"])
     yield state
     yield clock
+    yield unreachable
     lag = GaugeMetricFamily(f"{OWN_PREFIX}standby_lag_bytes", "Lag of a standby of PostgreSQL", labels=("standby",))
     for standby in cluster["standbys"]:
         if standby["lag"] is not None:
