@@ -157,7 +157,8 @@ def _existing(target: Remote, queues: list[tuple[str, str]]) -> list[tuple[str, 
 
 def _target_uri(target: Remote, source: Source) -> str:
     """Return the AMQP URI of the destination without a vhost, with the user of the source, whom the import has added."""
-    listeners: list[str] = target.call("status")["listeners"]
+    urls: list[str] = target.call("status")["listeners"]
+    listeners = [url for url in urls if url.startswith(("amqp://", "amqps://"))]
     if not listeners:
         raise Failed("the destination has no AMQP listener; give its address with --to-amqp")
     parts = urlsplit(listeners[0])
