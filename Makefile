@@ -45,7 +45,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -207,6 +207,10 @@ format: $(STAMPS)/dev
 
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict
+
+# The documentation of this checkout and of all releases, with a selector, as the workflow publishes it.
+site: $(STAMPS)/docs
+	@$(PY) tools/build_site.py
 
 bench: $(STAMPS)/dev compiled
 	@$(PY) -m bench.run $(ARGS)
