@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from leveret.broker import delay
-from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
+from leveret.broker.arguments import CACHE_TTL, CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues.classic.queue import RETRY_COUNT
 from leveret.broker.queues.history import NO_STORE
@@ -125,6 +125,8 @@ def test_arguments_exist(page: Path) -> None:
         delay.HEADER,
         # Excludes a message from the history of an exchange.
         NO_STORE,
+        # The lifetime of the key of a message.
+        CACHE_TTL,
         RETRY_COUNT,
         # A part of a content type.
         "x-protobuf",

@@ -451,10 +451,23 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
         ({"tls": {"cert": "/dev/null/cert.pem"}}, "/dev/null/cert.pem"),
         ({"users": {"a": {"password_file": "/dev/null"}}}, r"users\.a\.password_file: /dev/null is empty"),
         ({"server": {"host": "no such host"}}, "cannot resolve 'server.host' 'no such host'"),
+        (
+            {"websocket": {"enabled": True, "host": "no such host"}},
+            "cannot resolve 'websocket.host' 'no such host'",
+        ),
     ],
 )
 def test_other_reasons_not_to_start(config: dict[str, object], expected: str) -> None:
     with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config=config):
+        pass
+
+
+def test_websockets_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wsproto", None)
+    monkeypatch.setitem(sys.modules, "wsproto.connection", None)
+    monkeypatch.delitem(sys.modules, "leveret.server.websocket", raising=False)
+    expected = r"'websocket\.enabled' is set, which needs the extra leveret\[websocket\]"
+    with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config={"websocket": {"enabled": True}}):
         pass
 
 

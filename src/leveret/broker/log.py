@@ -288,6 +288,10 @@ class Log:
         """Return the Unix time of the store less the monotonic clock, 0 if the store has no clock of its own."""
         return 0.0
 
+    def find_takers(self, answer: Callable[[bool], None]) -> None:
+        """Find out whether other processes would take over the log if it was released. Calls `answer` on the event loop."""
+        answer(False)
+
     # Records of the current batch (the hot path: no exceptions, no I/O)
 
     @abstractmethod

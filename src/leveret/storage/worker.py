@@ -144,6 +144,10 @@ class Worker:
     def read(self, plan: ReadPlan) -> None:
         self._jobs.put(partial(self._loads.append, plan))
 
+    def ask(self, question: Callable[[], bool], answer: Callable[[bool], None]) -> None:
+        """Ask the store a question in the thread, and call `answer` on the event loop."""
+        self._jobs.put(lambda: self._post(partial(answer, self._housekeep(question))))
+
     def close(self) -> None:
         """Complete submitted jobs and end the thread. Blocking. `failure` has the reason of a failure."""
         self._jobs.put(self._end)

@@ -477,7 +477,9 @@ class BatchCommit(Job):
         for queue in queues:
             if queue.limits.reject_publish(message, due if delay is None else delay.due_in(queue, due)):
                 continue  # the queue dead-letters it
-            entry = queue.prepare(message, None if plain else self._overlay(message, due, queue))
+            entry = queue.prepare_publish(message, None if plain else self._overlay(message, due, queue))
+            if entry is None:
+                continue
             queue.hidden.add(entry.seq, message.size)
             entries.append(entry)
         return True

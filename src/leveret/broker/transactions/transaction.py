@@ -194,7 +194,10 @@ class Transaction(CommitWaiter):
             elif due:
                 overlay = Overlay()
                 overlay.visible_at = due
-            entry = queue.prepare(message, overlay)
+            entry = queue.prepare_publish(message, overlay)
+            if entry is None:
+                self.durable = self.durable or message.row is not None  # it waits for the commit of the first one
+                continue
             queue.hidden.add(entry.seq, message.size)
             self.prepared.append(entry)
             self.durable = self.durable or entry.row is not None

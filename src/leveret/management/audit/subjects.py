@@ -406,6 +406,7 @@ _STREAM: Final[Subject[Context, _NamedInVhost]] = Subject("stream", _name, None,
 _STREAMS: Final[Subject[Context, _MaybeNamedInVhost]] = Subject("stream", _name_or_all, None, _vhost_name)
 _LEASE: Final[Subject[Context, _NamedInVhost]] = Subject("lease", _name, None, _vhost_name)
 _LINK: Final[Subject[Context, _NamedInVhost]] = Subject("link", _name, None, _vhost_name)
+_SHOVEL: Final[Subject[Context, _NamedInVhost]] = Subject("shovel", _name, None, _vhost_name)
 _BRANCH: Final[Subject[Context, _NamedInVhost]] = Subject("dtx_branch", _name, None, _vhost_name)
 _SINK_TRANSACTIONS: Final[Subject[Context, _AboutSinkTransactionsInVhost]] = Subject(
     "sink_transaction", _transaction_names, None, _vhost_name
@@ -454,6 +455,7 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "consumers.cancel": _CONSUMER,
     "leases.release": _LEASE,
     **dict.fromkeys(("links.release", "links.delete"), _LINK),
+    "shovels.restart": _SHOVEL,
     **dict.fromkeys(("dtx.prepare", "dtx.commit", "dtx.rollback", "dtx.forget"), _BRANCH),
     "staged.discard": Subject("upload", _name, None, _vhost_name),
     "stages.discard": _SINK_TRANSACTIONS,

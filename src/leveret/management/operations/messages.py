@@ -13,7 +13,7 @@ from msgspec import field
 
 from leveret.broker import routing
 from leveret.broker.bodies import Body, StoredBody, size_of, whole
-from leveret.broker.consumer import Client
+from leveret.broker.consumer import Client, Scope
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry, Message, make_address
@@ -231,12 +231,13 @@ def _client(context: Context) -> Client:
 async def _take(queue: Queue, count: int, truncate: int | None) -> AsyncIterator[Entry]:
     """Acquire entries. Takes several turns if they are many, large, or paged out."""
     total = step = 0
+    scope = Scope()
     for number in range(1, count + 1):
         entry = None
         while entry is None:
-            entry = queue.get(False)
+            entry = queue.get(False, 0, scope)
             if entry is None:
-                if queue.deleted or not queue.paging.must_load():
+                if queue.deleted or not queue.paging.must_load(0, scope):
                     return
                 waiting = Loaded()
                 queue.paging.wait_loaded(waiting)
