@@ -21,6 +21,7 @@ UNIT = ROOT / "docs" / "systemd" / "leveret.service"
 # The Python of Debian, which the installed package runs on.
 PYTHON = Path("/usr/bin/python3")
 HOME = "usr/lib/leveret"
+EXTRAS = "management,websocket,cluster"
 LAUNCHER = f"""\
 #!/{HOME}/bin/python3 -I
 import sys
@@ -155,7 +156,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build a Debian package from the wheels in dist/.")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", metavar="DIR", help="directory of the wheels [dist]")
-    parser.add_argument("--extras", default="management,cluster", help="extras to include [management,cluster]")
+    parser.add_argument("--extras", default=EXTRAS, metavar="NAMES", help=f"extras to include [{EXTRAS}]")
     options = parser.parse_args()
     try:
         wheel = find_wheel(options.dist.resolve())

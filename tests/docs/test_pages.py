@@ -29,6 +29,7 @@ ELSEWHERE = {
     "toml",  # is loaded: test_toml_blocks
     "sh",  # names existing commands and options: test_commands_exist
     "console",  # the same; the client pages run
+    "html",  # runs in a browser: tests/interop/test_websocket.py
     "jms",  # is parsed: tests/selectors
     "sql",  # is parsed: tests/selectors; statements for PostgreSQL are not
     "promql",  # is an expression for another program, as are the next two
