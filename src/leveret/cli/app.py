@@ -67,6 +67,7 @@ COMMANDS = {
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),
     "shovel": ("leveret.cli.shovel:shovel", "List, show and restart shovels."),
+    "migrate": ("leveret.cli.migrate:migrate", "Migrate from RabbitMQ: definitions and messages."),
     "global-parameters": ("leveret.cli.parameters:global_parameters", "List, set and delete global parameters."),
     "definitions": ("leveret.cli.definitions:definitions", "Export, import and compare definitions."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
