@@ -20,7 +20,7 @@ import yaml
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
 from leveret.spark.pipeline.load import load_pipeline
-from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, links, page_id, program_name, prose
+from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, code, links, page_id, program_name, prose
 from tests.support.broker import ROOT, Broker
 
 # Languages of blocks that are not checked by `test_blocks_are_checked`.
@@ -69,6 +69,15 @@ def test_the_api_reference_names_existing_objects() -> None:
     assert "leveret.sync" in names
     for name in names:
         pkgutil.resolve_name(name)
+
+
+def test_the_architecture_names_existing_files() -> None:
+    paths = [text for text in code(DOCS / "architecture.md") if re.fullmatch(r"[\w*-]+/[\w/*.-]*", text)]
+    assert len(paths) > 40
+    for path in paths:
+        # Some are relative to the first path of their row.
+        found = (ROOT / path).exists() or any((ROOT / "src/leveret").glob(f"**/{path.rstrip('/')}"))
+        assert found, f"{path} does not exist"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
