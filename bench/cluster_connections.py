@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +31,8 @@ METHOD: Final = slice(7, 11)
 HEADER: Final = frame.marshal(header.ProtocolHeader(), 0)
 START_OK: Final = frame.marshal(commands.Connection.StartOk(mechanism="PLAIN", response="\0guest\0guest"), 0)
 OPEN: Final = frame.marshal(commands.Connection.TuneOk(2047, 131072, 0), 0) + frame.marshal(commands.Connection.Open(), 0)
-RETRY_DELAY: Final = 0.1
+# Maximum seconds before the next attempt after a failed one.
+RETRY_DELAY: Final = 1.0
 TIMEOUT: Final = 150.0
 
 
@@ -49,19 +51,20 @@ class Clients:
         self.failures = 0
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def connect(self) -> None:
-        """Open a connection."""
-        task = asyncio.get_running_loop().create_task(self._connect())
+    def connect(self, delay: float) -> None:
+        """Open a connection after a while."""
+        task = asyncio.get_running_loop().create_task(self._connect(delay))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self) -> None:
+    async def _connect(self, delay: float) -> None:
+        await asyncio.sleep(delay)
         while True:
             try:
                 await asyncio.get_running_loop().create_connection(lambda: Client(self), "127.0.0.1", self.port)
             except OSError:
                 self.failures += 1
-                await asyncio.sleep(RETRY_DELAY)
+                await asyncio.sleep(random.uniform(0.0, RETRY_DELAY))
             else:
                 return
 
@@ -102,7 +105,7 @@ class Client(asyncio.Protocol):
             self._clients.opened -= 1
         else:
             self._clients.failures += 1
-        self._clients.connect()
+        self._clients.connect(0.0 if self._is_open else random.uniform(0.0, RETRY_DELAY))
 
 
 def memory(pid: int) -> int:
@@ -119,7 +122,7 @@ async def run(rig: Rig, kind: str, count: int) -> None:
     before = {name: memory(pid) for name, pid in pids.items()}
     clients = Clients(node.port)
     for _ in range(count):
-        clients.connect()
+        clients.connect(0.0)
     print(f"{count} connections open after {await clients.open(count):.1f} s, {clients.failures} failed attempts")
     for name, pid in pids.items():
         print(f"{name}: {(memory(pid) - before[name]) / count / 1024:.1f} KiB for each connection")
@@ -141,7 +144,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     chosen = parser.parse_args()
     with ExitStack() as stack:
-        rig = Rig(stack, count=2, settings=COMPILED)
+        # All clients have the same address.
+        rig = Rig(stack, count=2, settings=COMPILED | {"LEVERET_LIMITS__UNAUTHENTICATED_PER_ADDRESS": "4000"})
         rig.start()
         asyncio.run(run(rig, chosen.kind, chosen.count))
 
