@@ -14,6 +14,7 @@ import os
 import random
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,9 @@ METHOD: Final = slice(7, 11)
 HEADER: Final = frame.marshal(header.ProtocolHeader(), 0)
 START_OK: Final = frame.marshal(commands.Connection.StartOk(mechanism="PLAIN", response="\0guest\0guest"), 0)
 OPEN: Final = frame.marshal(commands.Connection.TuneOk(2047, 131072, 0), 0) + frame.marshal(commands.Connection.Open(), 0)
-# Maximum seconds before the next attempt after a failed one.
-RETRY_DELAY: Final = 1.0
+# Maximum seconds before the next attempt after a failed one, twice as many after each.
+RETRY_DELAY: Final = 0.5
+MAX_RETRY_DELAY: Final = 8.0
 TIMEOUT: Final = 150.0
 # Connections that are opened at a time before the kill.
 BATCH: Final = 500
@@ -44,7 +46,7 @@ class Clients:
     Attributes:
         port: The port to connect to.
         opened: The number of open connections.
-        failures: How often a connection has failed before it was open.
+        failures: How many connections have failed before they were open.
     """
 
     def __init__(self, port: int) -> None:
@@ -53,22 +55,21 @@ class Clients:
         self.failures = 0
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def connect(self, delay: float) -> None:
-        """Open a connection after a while."""
-        task = asyncio.get_running_loop().create_task(self._connect(delay))
+    def connect(self, failures: int = 0) -> None:
+        """Open a connection, after a while if some attempts have failed."""
+        task = asyncio.get_running_loop().create_task(self._connect(failures))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, delay: float) -> None:
-        await asyncio.sleep(delay)
-        while True:
-            try:
-                await asyncio.get_running_loop().create_connection(lambda: Client(self), "127.0.0.1", self.port)
-            except OSError:
-                self.failures += 1
-                await asyncio.sleep(random.uniform(0.0, RETRY_DELAY))
-            else:
-                return
+    async def _connect(self, failures: int) -> None:
+        if failures:
+            self.failures += 1
+            await asyncio.sleep(random.uniform(0.0, min(RETRY_DELAY * 2**failures, MAX_RETRY_DELAY)))
+        try:
+            client = partial(Client, self, failures)
+            await asyncio.get_running_loop().create_connection(client, "127.0.0.1", self.port)
+        except OSError:
+            self.connect(failures + 1)
 
     async def open(self, count: int) -> None:
         """Wait until this number of connections is open."""
@@ -78,8 +79,9 @@ class Clients:
 class Client(asyncio.Protocol):
     """One connection. Its end opens another one."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, failures: int) -> None:
         self._clients = clients
+        self._failures = failures
         self._transport: asyncio.Transport
         self._is_open = False
 
@@ -103,9 +105,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_open:
             self._clients.opened -= 1
-        else:
-            self._clients.failures += 1
-        self._clients.connect(0.0 if self._is_open else random.uniform(0.0, RETRY_DELAY))
+        self._clients.connect(0 if self._is_open else self._failures + 1)
 
 
 def memory(pid: int) -> int:
@@ -124,7 +124,7 @@ async def run(rig: Rig, kind: str, count: int) -> None:
     begun = time.monotonic()
     for first in range(0, count, BATCH):
         for _ in range(first, min(first + BATCH, count)):
-            clients.connect(0.0)
+            clients.connect()
         await clients.open(min(first + BATCH, count))
     print(f"{count} connections open after {time.monotonic() - begun:.1f} s, {clients.failures} failed attempts")
     for name, pid in pids.items():
