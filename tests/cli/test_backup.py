@@ -300,6 +300,11 @@ def test_a_killed_broker(tmp_path: Path) -> None:
         assert sorted(os.listdir(backups.path)) == ["leveret-backups"]
         broker.start()
         Commands(broker.data_dir).ok("backup", str(backups.path))
+        others = tmp_path / "others"
+        others.mkdir()
+        (others / "leveret-backups").write_text('{"broker": "7c7d7b9e"}')
+        assert "has backups of another broker, 7c7d7b9e" in Commands(broker.data_dir).refused("backup", str(others))
+        assert os.listdir(others) == ["leveret-backups"]
         broker.check_log()
     restored(backups.path, tmp_path / "new")
 

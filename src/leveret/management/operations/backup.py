@@ -26,6 +26,7 @@ class BackupPart(Reply, kw_only=True):
 
     Attributes:
         directory: The directory with the copy of its log.
+        identity: The identity of its log.
         data: The directory of its log.
         streams: The directory of the segments of its streams, or its URL; "" if it seals no streams.
         uploads: The directory of its uploads; "" if it has none.
@@ -36,6 +37,7 @@ class BackupPart(Reply, kw_only=True):
     """
 
     directory: str
+    identity: str
     data: str
     streams: str
     uploads: str
@@ -58,6 +60,7 @@ def _describe(context: Context, backup: Backup) -> BackupProgress:
         parts=[
             BackupPart(
                 directory=str(backup.directory),
+                identity=context.broker.identity,
                 data=str(context.managed.config.server.data_path.absolute()),
                 streams="" if segments is None else segments.url_of("").rstrip("/"),
                 uploads=backup.uploads,

@@ -30,6 +30,12 @@ class BackupFailed(Exception):
     """A backup cannot be made, or cannot be restored. The message says why."""
 
 
+class _Marker(msgspec.Struct, kw_only=True):
+    """The contents of the file that marks a directory of backups. `broker` is the identity of the broker, "" at first."""
+
+    broker: str = ""
+
+
 class CopiedFile(msgspec.Struct, kw_only=True):
     """A file of a backup. `path` is relative to the directory of the backup."""
 
@@ -133,11 +139,38 @@ class BackupDirectory:
         """
         if self.exists():
             return
-        if os.listdir(self.path):
+        if set(os.listdir(self.path)) - {f"{MARKER}{PARTIAL}"}:
             raise BackupFailed(
                 f"{self.path} has other contents than backups of Leveret; choose an empty directory, or a new one"
             )
-        disk.write_synced(self.path / MARKER, b"leveret backup keeps backups in this directory, and removes old ones\n")
+        self._mark(_Marker())
+
+    def claim(self, identity: str) -> None:
+        """Note whose backups are in the directory.
+
+        Args:
+            identity: The identity of the broker's log.
+
+        Raises:
+            BackupFailed: Another broker's are.
+        """
+        path = self.path / MARKER
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_Marker).broker
+        except msgspec.DecodeError as error:
+            raise BackupFailed(f"{path} is damaged: {error}; choose another directory") from None
+        if found and found != identity:
+            raise BackupFailed(
+                f"{self.path} has backups of another broker, {found}; this one is {identity}: choose another"
+            )
+        if not found:
+            self._mark(_Marker(broker=identity))
+
+    def _mark(self, marker: _Marker) -> None:
+        partial = self.path / f"{MARKER}{PARTIAL}"
+        disk.write_synced(partial, msgspec.json.encode(marker) + b"\n")
+        partial.rename(self.path / MARKER)
+        disk.sync_directory(self.path)
 
     def exists(self) -> bool:
         """Return whether this is a directory of backups."""

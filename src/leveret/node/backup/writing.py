@@ -171,8 +171,9 @@ class BackupWriter:
         if os.geteuid() == 0:
             os.chown(path, *self._owner)
         started = time.time()
-        self._call("backup.start", directory=str(path))
+        began = self._call("backup.start", directory=str(path))
         self._is_started = True
+        self._directory.claim(began["parts"][0]["identity"])
         parts = self._wait(path)
         with _Renewal(lambda: self._call("backup.show", directory=str(path))) as renewal:
             logs = [self._copy_log(path, part, renewal.check) for part in parts]
