@@ -80,7 +80,7 @@ _ENTER: Final = (
     " VALUES (?, ?, ?, ?, ?, ?, clock_timestamp(), 0, false) ON CONFLICT (name) DO UPDATE SET"
     " incarnation = excluded.incarnation, address = excluded.address, leveret = excluded.leveret,"
     " format = excluded.format, formats = excluded.formats, clock = NULL, seen = excluded.seen, applied = 0,"
-    " draining = false WHERE node.seen IS NOT DISTINCT FROM ?"
+    " draining = false, clients = NULL, unreachable = NULL WHERE node.seen IS NOT DISTINCT FROM ?"
 )
 # A shard that was taken over serves. That need not reach the disk, either.
 _SERVED: Final = (

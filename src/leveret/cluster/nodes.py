@@ -362,7 +362,7 @@ class NodeShards(Shards):
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
-        self._reach = Reach(self.client, self._live_others)
+        self._reach = Reach(self.client, self._served_others)
         self._start_asking()
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
@@ -522,11 +522,11 @@ class NodeShards(Shards):
             shard.announce(hosts)
         self._announce_hosts(hosts)
 
-    def _live_others(self) -> list[NodeInfo]:
+    def _served_others(self) -> list[NodeInfo]:
+        """Return the other live nodes whose start is over."""
+        names = {other.name for other in self._others}
         nodes = self.watch.nodes.values()
-        return [
-            NodeInfo(node.name, node.address, node.incarnation) for node in nodes if node.live and node.name != self.name
-        ]
+        return [NodeInfo(node.name, node.address, node.incarnation) for node in nodes if node.live and node.name in names]
 
     def clients_of(self, node: str) -> tuple[str, str]:
         """Return where clients connect to another live node; "" if that is unknown."""

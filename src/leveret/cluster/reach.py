@@ -17,7 +17,7 @@ class Reach:
 
     Args:
         client: The connections to other nodes.
-        others: Returns the other nodes that are live.
+        others: Returns the other nodes that are live, and whose start is over.
 
     Attributes:
         unreachable: The names of those that did not answer the last probe.
