@@ -300,6 +300,18 @@ def test_direct_reply_to(connect: Connect, name: str) -> None:
     assert answers[0].method.exchange == ""
 
 
+def test_direct_reply_to_can_be_declared(channel: BlockingChannel) -> None:
+    """Before and after the channel consumes from it, as FastStream does; it counts as a queue with a consumer."""
+
+    def declare(passive: bool) -> tuple[str, int, int]:
+        ok = channel.queue_declare(REPLY, passive=passive).method
+        return ok.queue, ok.message_count, ok.consumer_count
+
+    assert [declare(passive=True), declare(passive=False)] == [(REPLY, 0, 1)] * 2
+    Collector(channel, REPLY, auto_ack=True)
+    assert [declare(passive=True), declare(passive=False)] == [(REPLY, 0, 1)] * 2
+
+
 def test_direct_reply_to_needs_no_ack(channel: BlockingChannel) -> None:
     with channel_error(channel, 406):
         channel.basic_consume(REPLY, lambda *_: None, auto_ack=False)

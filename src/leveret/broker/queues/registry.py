@@ -17,6 +17,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import grouped, last_value, sorted_queue
 from leveret.broker.queues.classic import queue as classic
 from leveret.broker.queues.classic import quorum
+from leveret.broker.queues.deduplication import queue_deduplication
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams import queue as stream
 from leveret.broker.values import FieldTable
@@ -94,6 +95,7 @@ def parse_queue_arguments(
                         f"invalid arg '{argument.name}': received without 'x-queue-type' '{other}',"
                         f" expected together with it{argument.hint}"
                     )
+    queue_deduplication(known)  # checks its arguments
     return settings
 
 

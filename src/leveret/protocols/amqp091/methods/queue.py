@@ -43,11 +43,15 @@ def declare(
     arguments: FieldTable,
 ) -> None:
     """Perform queue.declare."""
+    if queue == REPLY_NAME:
+        # A client may declare it before it consumes from it, which creates the queue of the channel.
+        channel.set_last_queue(queue)
+        reply = {"queue": queue, "message_count": 0, "consumer_count": 1}
+        reply_when_stored(channel, "queue.declare-ok", reply, False, no_wait)
+        return
     connection = channel.connection
     vhost = channel.vhost
     if passive or queue.startswith(REPLY_NAME):
-        if queue == REPLY_NAME and channel.replies.queue is not None:
-            queue = channel.replies.queue.name
         found = vhost.queue(without_line_ends(vhost, name_of(channel, queue)), connection)
         durable = False
     else:
