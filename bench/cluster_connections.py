@@ -1,7 +1,7 @@
 """Many connections to a node, which all come back at once when a node is killed, and their memory in the front.
 
     python -m bench.cluster_connections owner --count 10000    clients of the owner, which is killed
-    python -m bench.cluster_connections relay --count 9000     clients of another node, which relays, until the owner is killed
+    python -m bench.cluster_connections relay --count 9000     clients of another node, which relays; the owner is killed
 
 A front needs two file descriptors for each client that it relays.
 """
