@@ -84,14 +84,14 @@ class Delay:
             if not accepted:
                 full = queue
         if full is not None:
-            take_back(message, queues)
+            unpublish(message, queues)
         return full
 
 
-def take_back(message: Message, queues: list[Queue]) -> None:
+def unpublish(message: Message, queues: list[Queue]) -> None:
     """Have the queues of a publish that observe forget it, since another one has rejected it: it may be sent again."""
     for queue in queues:
-        queue.take_back(message)
+        queue.unpublish(message)
 
 
 def recovered_delay(overlay: Overlay, queues: list[Queue]) -> Delay:
