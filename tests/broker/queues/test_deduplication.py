@@ -345,7 +345,7 @@ def test_a_message_that_an_operator_moves_is_no_duplicate(world: World) -> None:
     head = dead.inspect().head()
     assert head is not None
     relocation = Relocation(dead)
-    assert relocation.move(head, head.message, [queue], lambda: None, "moved")
+    assert relocation.move(head, head.message, [queue], lambda _: None, "moved")
     relocation.commit(lambda: None)
     world.run()
     assert world.contents(queue) == ["message"]
