@@ -307,7 +307,10 @@ def finish(transport: asyncio.Transport) -> None:
     if transport.is_closing():
         return
     if transport.can_write_eof():
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
     else:
         transport.close()  # TLS sends close_notify instead
 
