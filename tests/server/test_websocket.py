@@ -455,9 +455,11 @@ class Below(asyncio.Transport):
         return False
 
     def close(self) -> None:
+        assert not self.closed
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = True
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -604,6 +606,18 @@ def test_a_client_that_resets_the_connection_before_its_close(monkeypatch: pytes
         monkeypatch.setattr(pair.below, "write_eof", write_eof, raising=False)
         pair.read(frame(TEXT, b"x"))
         assert pair.below.closed
+
+    run(test)
+
+
+def test_a_transport_is_closed_once() -> None:
+    """TLS is closing when the client has closed that, and its last input may be read later."""
+
+    async def test() -> None:
+        pair = Pair()
+        pair.below.close()
+        pair.read(frame(CLOSE))
+        assert pair.websocket.is_closing()
 
     run(test)
 
