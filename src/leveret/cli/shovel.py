@@ -61,7 +61,7 @@ def restart(name: str, vhost: str) -> None:
 @click.argument("source")
 @click.argument("destination")
 @argument_option
-@click.option("--follow", is_flag=True, help="Go on when the queue is empty, until the command is interrupted.")
+@click.option("--follow", is_flag=True, help="Continue when the queue is empty, until the command is interrupted.")
 @quiet_option
 def queue(source: str, destination: str, arguments: tuple[str, ...], follow: bool, quiet: bool) -> None:
     """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP 0-9-1 brokers.

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
-from leveret.client._async.connection import open_connection
+from leveret.client._async.channel import Channel
+from leveret.client._async.connection import Connection, open_connection
 from leveret.client.errors import Error, InvalidUrl, NotFound
 from leveret.client.parameters import Parameters
 from leveret.shovel.definition import NEVER, QUEUE_LENGTH, End, read_definition
 from leveret.shovel.transfer import Transfer, run
 from leveret.shovel.uris import AMQP091, read_uri
-
-if TYPE_CHECKING:
-    from leveret.client._async.connection import Connection
 
 # Seconds before a run that has moved messages and failed is repeated.
 RETRY_DELAY: Final = 1.0
@@ -54,7 +52,7 @@ def read_address(url: str) -> QueueAddress:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """What a queue has.
+    """The numbers of messages and consumers of a queue.
 
     Attributes:
         messages: Number of ready messages.
@@ -63,6 +61,57 @@ class Length:
 
     messages: int
     consumers: int
+
+
+class Lengths:
+    """A connection that asks a broker for the lengths of queues. It opens when it is needed, also after it was lost.
+
+    Args:
+        uri: URI of the broker, with the vhost.
+        name: The name of the connection on the server.
+    """
+
+    def __init__(self, uri: str, name: str) -> None:
+        self._parameters = read_uri(uri, AMQP091, name)
+        self._connection: Connection | None = None
+        self._channel: Channel | None = None
+
+    async def __aenter__(self) -> Lengths:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect. Raises `Error` or `OSError`."""
+        connection = await open_connection([self._parameters])
+        assert isinstance(connection, Connection)
+        self._connection = connection
+
+    async def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+
+    async def of(self, queue: str) -> Length:
+        """Return how many messages and consumers a queue has. Raises `NotFound`, another `Error` or `OSError`."""
+        try:
+            return await self._ask(queue)
+        except NotFound:
+            raise
+        except (Error, OSError):
+            await self.close()
+            return await self._ask(queue)
+
+    async def _ask(self, queue: str) -> Length:
+        if self._connection is None:
+            await self.open()
+            assert self._connection is not None
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await self._connection.channel()
+        found = await self._channel.declare_queue(queue, passive=True)
+        return Length(found.message_count, found.consumer_count)
 
 
 class Move:
@@ -75,13 +124,13 @@ class Move:
         source: The queue to empty.
         destination: The queue to publish to. It is declared as a durable queue if it does not exist.
         name: The name of the connections on the servers.
-        arguments: Arguments of the declaration.
-        follows: Whether to go on when the source is empty, until the task is cancelled.
-        report: Called with the text of a failure after which the move goes on.
+        arguments: Arguments of the declaration; None if the destination must exist.
+        follows: Whether to continue when the source is empty, until the task is cancelled.
+        report: Called with the text of a failure after which the move continues.
 
     Attributes:
-        gained: Number of messages by which the destination has grown; None unless it can be told, because it has no
-            consumers.
+        gained: Number of messages by which the destination has grown; None if its consumers take messages, and before the
+            end.
     """
 
     def __init__(
@@ -90,7 +139,7 @@ class Move:
         destination: QueueAddress,
         name: str,
         *,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, Any] | None,
         follows: bool = False,
         report: Callable[[str], None],
     ) -> None:
@@ -107,13 +156,13 @@ class Move:
                 "src-delete-after": NEVER if follows else QUEUE_LENGTH,
                 "dest-uri": destination.uri,
                 "dest-queue": destination.queue,
-                "dest-queue-args": dict(arguments),
+                "dest-queue-args": dict(arguments or {}),
+                "dest-predeclared": arguments is None,
             },
         )
         self._transfer: Transfer | None = None
-        # Numbers of messages of the runs that have ended.
+        # Messages of the runs that have ended.
         self._moved = 0
-        self._published = 0
         self.gained: int | None = None
 
     @property
@@ -122,18 +171,16 @@ class Move:
         return self._moved + (0 if self._transfer is None else self._transfer.forwarded)
 
     @property
-    def repeated(self) -> int:
-        """Maximum number of messages that are in the destination twice."""
-        return self._published + (0 if self._transfer is None else self._transfer.published) - self.moved
+    def left(self) -> int | None:
+        """Number of messages that are to leave the source in this run; None if it is unknown."""
+        transfer = self._transfer
+        return None if transfer is None or transfer.remaining is None else transfer.pending + transfer.remaining
 
     @property
     def share(self) -> float | None:
         """The share of the messages of the source that has moved; None if it is unknown."""
-        transfer = self._transfer
-        if transfer is None or transfer.remaining is None:
-            return None
-        total = transfer.forwarded + transfer.pending + transfer.remaining
-        return transfer.forwarded / total if total else None
+        left = self.left
+        return None if left is None or not self.moved + left else self.moved / (self.moved + left)
 
     async def run(self) -> None:
         """Move the messages until the source is empty.
@@ -152,14 +199,14 @@ class Move:
             except (Error, OSError) as error:
                 if self.moved == moved:
                     raise
-                self._report(f"{error}; going on in {RETRY_DELAY:g} s")
+                self._report(f"{error}; continuing in {RETRY_DELAY:g} s")
                 await asyncio.sleep(RETRY_DELAY)
         after = await self._length(self._destination, is_missing_ok=True)
         if not before.consumers and not after.consumers:
             self.gained = after.messages - before.messages
 
     async def source_length(self) -> Length:
-        """Return what the source has. Raises `Error` or `OSError`."""
+        """Return how many messages and consumers the source has. Raises `Error` or `OSError`."""
         return await self._length(self._source)
 
     async def _run(self) -> None:
@@ -169,7 +216,6 @@ class Move:
             transfer, self._transfer = self._transfer, None
             if transfer is not None:
                 self._moved += transfer.forwarded
-                self._published += transfer.published
 
     def _note_running(self, transfer: Transfer) -> None:
         self._transfer = transfer
@@ -178,12 +224,10 @@ class Move:
         return [read_uri(uri, end.protocol, self._name) for uri in end.uris]
 
     async def _length(self, address: QueueAddress, *, is_missing_ok: bool = False) -> Length:
-        connection: Connection = await open_connection([read_uri(address.uri, AMQP091, self._name)])  # type: ignore[assignment]
-        async with connection, connection.channel() as channel:
+        async with Lengths(address.uri, self._name) as lengths:
             try:
-                found = await channel.declare_queue(address.queue, passive=True)
+                return await lengths.of(address.queue)
             except NotFound:
                 if is_missing_ok:
                     return Length(0, 0)
                 raise
-        return Length(found.message_count, found.consumer_count)

@@ -49,6 +49,7 @@ class Shovels(ParameterWatch):
         # The tasks of shovels that end.
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
+        self._starting: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
         """Import the definitions, which takes as long as several turns."""
@@ -97,21 +98,35 @@ class Shovels(ParameterWatch):
         if self._started:
             return
         self._started = True
-        for vhost in list(self._broker.vhosts.values()):
-            for component, name, value in vhost.parameters.items():
-                if component == SHOVEL:
-                    self._start_dynamic(vhost.name, name, value)
-            self._start_static(vhost.name)
+        if self._static or any(component == SHOVEL for _, component, _, _ in self._parameters()):
+            self._starting = asyncio.get_running_loop().create_task(self._start_all())
 
     async def stop(self) -> None:
         """End all shovels, and wait until their connections are closed."""
         self._started = False
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
         for type, vhost, name in list(self._shovels):
             self._end(type, vhost, name)
         if self._ending:
             _, unfinished = await asyncio.wait(self._ending, timeout=CLOSE_TIMEOUT)
             for task in unfinished:
                 task.cancel()
+
+    async def _start_all(self) -> None:
+        """Start the shovels that have not started since."""
+        await self.prepare()
+        for vhost, component, name, value in self._parameters():
+            if component == SHOVEL and (DYNAMIC, vhost, name) not in self._shovels:
+                self._start_dynamic(vhost, name, value)
+        for name in list(self._broker.vhosts):
+            self._start_static(name)
+
+    def _parameters(self) -> list[tuple[str, str, str, Value]]:
+        """Return the parameters of all vhosts: vhost, component, name and value."""
+        vhosts = list(self._broker.vhosts.values())
+        return [(vhost.name, *parameter) for vhost in vhosts for parameter in vhost.parameters.items()]
 
     def _find(self, vhost: str, name: str) -> Shovel:
         for type in (DYNAMIC, STATIC):
@@ -121,7 +136,7 @@ class Shovels(ParameterWatch):
 
     def _start_static(self, wanted: str) -> None:
         for (vhost, name), definition in self._static.items():
-            if vhost == wanted:
+            if vhost == wanted and (STATIC, vhost, name) not in self._shovels:
                 self._start(STATIC, vhost, name, definition)
 
     def _start_dynamic(self, vhost: str, name: str, value: Value, former: asyncio.Task[None] | None = None) -> None:
