@@ -8,7 +8,8 @@
 #   make bench-cluster ARGS=...      faults in a cluster under load      make bench-cluster ARGS="owner --rounds 20"
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
-#   make build                       the wheels: compiled for this platform, and pure
+#   make wheels                      the source archive and the wheels: pure, and compiled for each version of Python
+#   make deb                         a Debian package of the wheels, for the Python of this machine
 #   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
 #   make lint | format | docs | bench | demo | lock
 #   make setup                       install everything that these need
@@ -19,6 +20,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install --quiet --require-hashes
 STAMPS := .stamps
 ARGS   ?=
+PYTHONS ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
 WORKERS := 5
@@ -44,9 +46,9 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo build jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
@@ -72,6 +74,11 @@ $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
 # Optional: without it, the broker has no HTTP API.
 $(STAMPS)/management: requirements/management.txt $(STAMPS)/core
 	@$(PIP) -r requirements/management.txt || echo "cannot install the HTTP server: there is no HTTP API" >&2
+	@touch $@
+
+# Optional: without it, the broker has no listener for WebSockets.
+$(STAMPS)/websocket: requirements/websocket.txt $(STAMPS)/core
+	@$(PIP) -r requirements/websocket.txt || echo "cannot install wsproto: there is no listener for WebSockets" >&2
 	@touch $@
 
 # Optional: without it, the console decodes no Protobuf and no Avro.
@@ -179,13 +186,13 @@ test-layers: $(STAMPS)/spark
 
 # Tests for other versions of Python: on the plain files, without Spark.
 #   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
-test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(or $(TESTS),--ignore tests/spark)
 
 # The tests with the messages of every broker in PostgreSQL, which Debian's packages of it serve (or those in
 # LEVERET_TEST_POSTGRES). Those about the files of a data directory are skipped. Tests with Spark are left out unless TESTS names
 # them: most are about sealed streams.
-test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" --ignore tests/spark)
 
 # The examples of frameworks, against a broker process, too, and those with large toolchains: Airflow, Node.js, Go, Java.
@@ -204,7 +211,7 @@ test-all: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
@@ -226,6 +233,10 @@ format: $(STAMPS)/dev
 
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict
+
+# The documentation of this checkout and of all releases, with a selector, as the workflow publishes it.
+site: $(STAMPS)/docs
+	@$(PY) tools/build_site.py
 
 bench: $(STAMPS)/dev compiled
 	@$(PY) -m bench.run $(ARGS)
@@ -264,13 +275,14 @@ demo-kill: $(STAMPS)/core $(STAMPS)/demo
 cluster-demo: $(STAMPS)/core $(STAMPS)/cluster $(STAMPS)/demo
 	@$(PY) examples/demo_cluster.py
 
-# Build both wheels and the source archive with pinned tools. Without a C compiler, only the pure wheel.
-build: COMPILE := --require
-build: $(STAMPS)/dev $(STAMPS)/build compiled
-	@rm -rf dist build/lib* build/bdist*
-	@$(PY) -m build --no-isolation --sdist --wheel
-	@LEVERET_PURE=1 $(PY) -m build --no-isolation --wheel
-	@ls dist
+# Write the source archive and the wheels to dist/. PYTHONS names the interpreters to compile for, by default one of each
+# supported version, in PATH or of pyenv; each takes a few minutes.
+wheels: $(STAMPS)/build
+	@$(PY) tools/build_wheels.py $(PYTHONS)
+
+# Write a Debian package for this machine's own Python to dist/, from a wheel that `make wheels` has written.
+deb: $(STAMPS)/venv
+	@$(PY) -m tools.build_deb $(ARGS)
 
 # Optional: tests of this data source are skipped without it.
 jar:
@@ -282,7 +294,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management payloads oauth otel cluster build dev demo docs frameworks airflow proton spark; do \
+	for group in segments management websocket payloads oauth otel cluster dev build demo docs frameworks airflow proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

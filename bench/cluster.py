@@ -11,6 +11,8 @@ Scenarios:
 - clock: the clocks of nodes are set by up to an hour, and the owner of a vhost is killed; needs faketime;
 - promote: the primary of PostgreSQL is killed, its synchronous standby promoted, and the old primary comes back;
 - partition: a node is cut off from PostgreSQL, from the others and its clients, or from all; needs root;
+- proxy: what passes between nodes, and between a node and PostgreSQL, is cut anywhere, delayed or stalled;
+- tls: the same with TLS between the nodes, and with pieces that arrive twice;
 - move of a shard; rolling: drain, stop and start one node after another;
 - soak: full speed for 20 seconds with checkpoints and VACUUM FULL of another table: no shard may change its owner.
 
@@ -40,11 +42,12 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.cluster_faults import ROUNDS, Load  # noqa: E402
 from bench.cluster_network import NetworkRig  # noqa: E402
+from bench.cluster_proxies import ProxyRig, TlsProxyRig  # noqa: E402
 from bench.cluster_rig import ClockRig, Rig  # noqa: E402
 from tests.cluster.test_nodes import Refused  # noqa: E402
 from tests.support.postgres import execute, obstacle  # noqa: E402
 
-RIGS = {"partition": NetworkRig, "clock": ClockRig}
+RIGS = {"partition": NetworkRig, "clock": ClockRig, "proxy": ProxyRig, "tls": TlsProxyRig}
 RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
 
 
@@ -78,7 +81,7 @@ async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str
             print(*load.wrong, sep="\n", flush=True)
             break
         gaps[kind].append(round(gap, 3))
-        print(f"{number + 1:4} {kind:10} {gap:6.3f} s  {load.detail}", flush=True)
+        print(f"{number + 1:4} {kind:15} {gap:6.3f} s  {load.detail}", flush=True)
         if load.wrong:
             break
     await load.finish()
@@ -128,9 +131,9 @@ def report(lines: list[dict[str, Any]]) -> None:
             found[line["scenario"], kind] += gaps
         totals[line["scenario"]][0] += line["confirmed"]
         totals[line["scenario"]][1] += len(line["wrong"])
-    print(f"{'scenario':10} {'kind':10} {'rounds':>6} {'median s':>9} {'worst s':>8}")
+    print(f"{'scenario':10} {'kind':15} {'rounds':>6} {'median s':>9} {'worst s':>8}")
     for (scenario, kind), gaps in sorted(found.items()):
-        print(f"{scenario:10} {kind:10} {len(gaps):6} {sorted(gaps)[len(gaps) // 2]:9.2f} {max(gaps):8.2f}")
+        print(f"{scenario:10} {kind:15} {len(gaps):6} {sorted(gaps)[len(gaps) // 2]:9.2f} {max(gaps):8.2f}")
     for scenario, (confirmed, wrong) in sorted(totals.items()):
         print(f"{scenario}: {confirmed} confirmed, {wrong} broken invariants")
 

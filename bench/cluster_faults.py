@@ -13,12 +13,14 @@ from typing import TypeAlias
 
 from bench.cluster_history import Client, Consumer, Definer, Lane, Publisher, check_definitions, declare
 from bench.cluster_network import NODES, POSTGRES, NetworkRig
+from bench.cluster_proxies import CUT, DELAY, REPEAT, STALL, ProxyRig
 from bench.cluster_rig import STANDBY, VHOSTS, Rig, frozen, signal_all
 from tests.cluster.test_clocks import HOUR, set_clock
 from tests.cluster.test_nodes import Node
 from tests.support.polling import wait_until, wait_until_async
 from tests.support.postgres import PostgresServer, execute
 from tests.support.processes import family
+from tests.support.proxy import Proxy
 
 # `cluster.lease` of the nodes.
 LEASE = 0.6
@@ -328,6 +330,50 @@ async def partition(load: Load) -> tuple[str, float]:
     return kind, gap
 
 
+async def proxies(load: Load) -> tuple[str, float]:
+    """Have a proxy cut, delay, stall or repeat what passes between nodes, or a node and PostgreSQL.
+
+    A connection that stalls is cut or resumes: then PostgreSQL gets old commits of a broker that may have been taken over.
+    """
+    rig, random = load.rig, load.random
+    assert isinstance(rig, ProxyRig)
+    kind = random.choice(rig.kinds)
+    # Nothing notices what is repeated on the way to PostgreSQL, which has no TLS here.
+    where = rig.links if kind == REPEAT else random.choice([rig.links, rig.stores])
+    return f"{kind} {'nodes' if where is rig.links else 'postgres'}", await disturb(load, kind, where)
+
+
+async def disturb(load: Load, kind: str, where: list[Proxy]) -> float:
+    """Have one of some proxies do something. Returns the gap of the movers."""
+    random = load.random
+    # Not one in front of the standby.
+    proxy = random.choice([proxy for proxy in where if proxy.to_client])
+    since = time.monotonic()
+    if kind == CUT:
+        proxy.next_cuts.extend((random.randint(0, 20_000), random.randint(0, 20_000)) for _ in range(6))
+        proxy.cut()
+        await asyncio.sleep(random.random())
+        proxy.next_cuts.clear()
+    elif kind == DELAY:
+        proxy.delay = random.random() * LEASE / 4
+        await asyncio.sleep(random.random() * 2)
+        proxy.delay = 0.0
+    elif kind == STALL:
+        stalled = proxy.half_open()
+        await asyncio.sleep(random.random() * 3)
+        is_cut = random.random() < 0.5
+        for pair in stalled:
+            if is_cut:
+                pair.cut()
+            else:
+                pair.flowing.set()
+    else:
+        proxy.repeats = random.randint(1, 3)
+        await wait_until_async(lambda: not proxy.repeats, "pieces to repeat", RECOVERY_TIMEOUT)
+    await load.confirmed([*load.movers, *load.others], time.monotonic())
+    return max(publisher.gap(since) for publisher in load.movers)
+
+
 ROUNDS: dict[str, Round] = {
     "owner": owner,
     "node": node,
@@ -338,4 +384,6 @@ ROUNDS: dict[str, Round] = {
     "move": move,
     "rolling": rolling,
     "soak": soak,
+    "proxy": proxies,
+    "tls": proxies,
 }

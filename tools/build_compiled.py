@@ -4,6 +4,7 @@
 copy of the package, so that a file edited meanwhile cannot end up under the wrong hash.
 
 C compiler options come from the environment as usual (`CFLAGS=-march=native` for a build that stays on its machine).
+`LEVERET_OPTIMIZATION` is the compiler's level of optimization, 3 by default: 1 takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def compile_here(modules: list[str]) -> None:
     files = [str(module_path(package, module)) for module in modules]
     extensions = mypycify(
         ["--config-file", "mypy.ini", *files],
-        opt_level="3",
+        opt_level=os.environ.get("LEVERET_OPTIMIZATION", "3"),
         debug_level="0",
         multi_file=True,
         target_dir="c",

@@ -61,8 +61,8 @@ that of the running broker.
 - **Seconds** are a number, or a string with a unit: `"500ms"`, `"30s"`, `"10min"`, `"2h"`.
 - **Paths** in the file are relative to the file's directory, other paths to the working directory; `~` is the home
   directory.
-- **Names.** `NAME` stands for the name of a user, `VHOST` for that of a vhost, `REALM` for that of a realm. Each has its
-  own table, as in `[users.alice]` or `[vhosts."/"]`.
+- **Names.** `NAME` stands for the name of a user or shovel, `VHOST` for that of a vhost, `REALM` for that of a realm.
+  Each has its own table, as in `[users.alice]` or `[vhosts."/"]`.
 
 | key | value | default | meaning |
 | --- | --- | --- | --- |
@@ -103,6 +103,7 @@ _PLACEHOLDERS = {
     "oauth_providers": "NAME",
     "scope_aliases": "SCOPE",
     "webhooks": "NAME",
+    "shovels": "NAME",
 }
 
 

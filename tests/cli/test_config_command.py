@@ -121,6 +121,40 @@ def test_check_reads_the_files_and_patterns_of_settings(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+def test_check_names_the_settings_of_shovels(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "[shovels.a]\nsrc_uri = 'amqp://'\ndest_uri = 'amqp://'\n"
+        "[shovels.b]\nsrc_uri = 'amqp://'\nsrc_queue = 'q'\ndest_uri = 'http://u:hunter2@far'\n"
+        "[shovels.c]\nsrc_uri = ['amqp://']\nsrc_queue = 'q'\nsrc_exchange = 'x'\ndest_uri = 'amqp://'\n"
+        "[shovels.d]\nsrc_uri = 'amqp://'\nsrc_address = '/queues/q'\ndest_uri = 'amqp://'\n",
+    )
+    result = run("check", "--config", path)
+    lines = result.output.splitlines()
+    expected = (
+        "expected 'shovels.a.src_queue' or 'shovels.a.src_exchange'",
+        "'shovels.b.dest_uri': ",
+        "'shovels.c.src_queue' and 'shovels.c.src_exchange' are both given",
+        "'shovels.d.src_address' is unknown with src-protocol 'amqp091'",
+    )
+    assert len(lines) == len(expected)
+    assert all(part in line for part, line in zip(expected, lines, strict=True))
+    assert "hunter2" not in result.output
+    types = write(tmp_path, "[shovels.a]\nack_mode = 'maybe'\nsrc_queue_args = 1\nsrc_uri = 5\n")
+    lines = run("check", "--config", types).output.splitlines()
+    assert ["shovels.a.ack_mode: got 'maybe'" in line for line in lines] == [True, False, False]
+    assert "shovels.a.src_queue_args: got 1, expected a table" in lines[1]
+    assert "shovels.a.src_uri: got a value of type int, expected a URI, or a list of URIs" in lines[2]
+
+
+def test_uris_of_shovels_are_not_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, "[shovels.a]\nsrc_uri = 'amqp://u:hunter2@far'\nsrc_queue_args = { x-max-length = 5 }\n")
+    shown = ok("show", "--changed", "--config", path, LEVERET_SHOVELS__a__DEST_QUEUE_ARGS='{"x-expires": 7}')
+    assert "hunter2" not in shown
+    assert 'shovels.a.src_queue_args = { "x-max-length" = 5 }' in shown
+    assert 'shovels.a.dest_queue_args = { "x-expires" = 7 }' in shown
+
+
 def test_check_accepts_a_valid_configuration(tmp_path: Path) -> None:
     assert ok("check", "--config", write(tmp_path, "[server]\nport = 1\n")) == "the configuration is valid\n"
 

@@ -179,11 +179,12 @@ def test_a_clock_that_has_been_set_back(data_dir: Path) -> None:
 
 
 def test_a_missing_extra(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = combine_config(("test", {"streams": {"sealing": True}}))
+    config = combine_config(("test", {"streams": {"sealing": True}, "websocket": {"enabled": True}}))
     assert [one for one in check_software(config) if one.check == "extras"] == []
     monkeypatch.setattr("leveret.cli.checkup.machine.importlib.util.find_spec", lambda name: None)
     found = [one for one in check_software(config) if one.check == "extras"]
-    assert [one.change for one in found] == ["pip install 'leveret[management]'", "pip install 'leveret[segments]'"]
+    extras = ("management", "segments", "websocket")
+    assert [one.change for one in found] == [f"pip install 'leveret[{extra}]'" for extra in extras]
 
 
 def test_plain_modules(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +216,19 @@ def test_two_listeners_with_one_port(data_dir: Path) -> None:
     settings: dict[str, object] = {"server.port": port, "management.enabled": "true", "management.port": port}
     settings |= {"management.metrics_port": 0}
     assert only(data_dir, "ports", settings) == ("error", f"'management.port' and 'server.port' are both {port}")
+
+
+def test_the_port_of_websockets(data_dir: Path) -> None:
+    port = free_port()
+    settings: dict[str, object] = {"server.port": port, "websocket.enabled": "true", "websocket.port": port}
+    assert only(data_dir, "ports", settings) == ("error", f"'websocket.port' and 'server.port' are both {port}")
+
+
+def test_pages_of_every_origin(data_dir: Path) -> None:
+    settings: dict[str, object] = {"websocket.enabled": "true", "websocket.port": 0}
+    assert findings(data_dir, "origins", settings) == []
+    level, text = only(data_dir, "origins", settings | {"websocket.allowed_origins": '["*"]'})
+    assert (level, text) == ("warning", "every page that a browser shows may connect ('websocket.allowed_origins')")
 
 
 def test_an_unknown_host_and_an_absent_address(data_dir: Path) -> None:

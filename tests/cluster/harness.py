@@ -58,6 +58,7 @@ class FakeShards:
     def __init__(self, shards: list[FakeShard]) -> None:
         self.all = self.used = shards
         self.is_draining = False
+        self.is_isolated = False
         self.waits = 0
         self.prepared: list[str] = []
         self.failing: set[str] = set()

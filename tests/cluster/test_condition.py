@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from leveret.cluster.condition import Database, Prepared, Slot, findings, status_of
+from leveret.cluster.condition import Database, Prepared, Slot, findings, is_isolated, status_of, unreached
 from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
 from leveret.management.operations.cluster import Standby
 
@@ -49,6 +49,7 @@ def test_a_good_cluster() -> None:
         "replication slots",
         "prepared transactions",
         "nodes",
+        "links",
         "shards",
     ]
     assert all(finding.good for finding in found)
@@ -108,6 +109,26 @@ def test_faults_of_nodes() -> None:
     owners = [OwnerRow(0, node="a"), OwnerRow(1, node="b"), OwnerRow(2)]
     [_, (check, shown, _)] = faults(watched([NODE, gone], owners), needed=(0, 1))
     assert (check, shown) == ("shards", "shard 1 without an owner that lives")
+
+
+def linked(**unreachable: list[str]) -> Watch:
+    """Return the view of the nodes a, b and c, which do not reach these others, and of one that is gone."""
+    nodes = [REPLACED(NODE, name=name, unreachable=unreachable.get(name, [])) for name in ("a", "b", "c")]
+    return watched([*nodes, REPLACED(NODE, name="gone", live=False, unreachable=["a", "b", "c"])])
+
+
+def test_links_between_nodes() -> None:
+    assert unreached(linked(a=["gone", "unknown"])) == {}
+    one_way = linked(c=["a", "b", "gone"])
+    assert status_of(one_way, {0}, DATABASE, "").unreached == unreached(one_way) == {"c": ["a", "b"]}
+    assert [is_isolated(one_way, name) for name in ("a", "b", "c", "gone")] == [False, False, True, False]
+    _, (check, text, remedy) = faults(one_way)
+    assert (check, text.split(",")[0]) == ("links", "node 'c' does not reach nodes a")
+    assert remedy.endswith("; `leveret cluster drain c` moves its shards to the others until then")
+    # A node with one link is not isolated, and neither are nodes of which none has a link.
+    for links in (linked(a=["c"], c=["a"]), linked(a=["b"], b=["c"], c=["a"])):
+        assert not any(is_isolated(links, name) for name in ("a", "b", "c"))
+        assert not any("drain" in remedy for _, _, remedy in faults(links))
 
 
 def test_the_status() -> None:

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.cluster.sharded import running
-from tests.cluster.test_nodes import Node, dsn, owners
+from tests.cluster.test_nodes import Node, dsn, owners, wait_for_looks
 from tests.support.polling import wait_until
 from tests.support.postgres import execute
 
@@ -39,6 +39,8 @@ def test_a_node_that_is_killed_is_gone_at_once_and_one_that_loses_its_connection
         second.publish("/", b"after the loss")
         assert [pid for (pid,) in execute(dsn, HOLDERS) if pid != session]
         assert (owners(dsn)[0], epoch(dsn)) == ("first", claimed)
+        # A session that comes back and ends between two looks would not count as the owner's.
+        wait_for_looks(dsn, "second")
 
         shard = first.shard_pid(0)
         os.kill(first.pid, signal.SIGSTOP)  # it must not start the shard again

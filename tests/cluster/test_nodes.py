@@ -86,6 +86,17 @@ def owners(dsn: str) -> dict[int, str | None]:
     return dict(execute(dsn, "SELECT shard, node FROM leveret.owner"))
 
 
+def wait_for_looks(dsn: str, node: str) -> None:
+    """Wait until a node has begun two looks at the database, so that it has acted on one that began after the call."""
+
+    def last() -> object:
+        return execute(dsn, f"SELECT seen FROM leveret.node WHERE name = '{node}'")
+
+    for _ in range(2):
+        before = last()
+        wait_until(lambda: last() != before, "a look")  # noqa: B023
+
+
 @pytest.mark.slow
 def test_vhosts_messages_and_users_are_in_the_database(tmp_path: Path, dsn: str) -> None:
     with running(Node(tmp_path / "first", dsn, "a")) as first:

@@ -125,6 +125,35 @@ def test_the_http_api_shows_the_shards(broker: Sharded, call: Callable[..., Any]
     assert get("/overview")["object_totals"]["queues"] == len(call("queues.list"))
 
 
+def test_shovels_of_several_shards(broker: Sharded, call: Callable[..., Any]) -> None:
+    """A URI without a host leads to the front, whose port was picked; also from a shard that was restarted."""
+    vhosts = {name: shard["number"] for shard in call("shards.list") for name in shard["vhosts"] if name in "/b"}
+    assert set(vhosts.values()) == {0, 1}
+    for vhost in vhosts:
+        uri = f"amqp:///{'%2F' if vhost == '/' else vhost}"
+        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 0.2}
+        call("parameters.set", component="shovel", name="s", value=value, vhost=vhost)
+
+    def states() -> list[tuple[str, str, int]]:
+        return [(row["vhost"], row["state"], row["restarts"]) for row in call("shovels.list")]
+
+    wait_until(lambda: sorted(states()) == [("/", "running", 0), ("b", "running", 0)], lambda: str(states()))
+    assert [row["vhost"] for row in call("shovels.list", vhost="b")] == ["b"]
+    call("shovels.restart", vhost="b", name="s")
+    broker.kill_shard(vhosts["b"])
+
+    def is_running() -> bool:
+        try:
+            return bool(call("shovels.show", vhost="b", name="s")["state"] == "running")
+        except control_client.CallFailed:
+            return False  # the shard restarts
+
+    wait_until(is_running)
+    for vhost in vhosts:
+        call("parameters.delete", component="shovel", name="s", vhost=vhost)
+    assert call("shovels.list") == []
+
+
 def _or_none(function: Callable[[], Any]) -> Any:
     """The result; None while the HTTP API does not listen yet."""
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from leveret.cluster.membership import Cluster
+from leveret.cluster.membership import SETTLED, Cluster
 from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
 
 NAMES = ("a", "b", "c")
@@ -85,3 +85,18 @@ def test_a_shard_moves_to_a_node_that_was_restarted_before(monkeypatch: Any) -> 
         now += 10
     assert rows.moves.total() == moved + 2
     assert sorted(Counter(owner.node for owner in rows.owners).values()) == [2, 2, 2]
+
+
+def test_shards_are_balanced_whatever_the_order_in_which_the_database_returns_the_nodes(monkeypatch: Any) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rows = Rows([OwnerRow(number, node="a") for number in range(2)])
+    for name in NAMES[:2]:
+        rows.start(name)
+    for _ in range(4):
+        assert not rows.move("a")
+        rows.nodes = dict(reversed(rows.nodes.items()))
+        now += SETTLED / 4
+        rows.look()
+    assert rows.move("a")
+    assert Counter(owner.node for owner in rows.owners) == {"a": 1, "b": 1}

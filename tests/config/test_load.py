@@ -439,6 +439,23 @@ def test_an_invalid_number_of_shards_is_refused(tmp_path: Path, text: str, shown
     )
 
 
+@pytest.mark.parametrize("path", ["ws", "", "/a b", "/a?b", "/ü"])
+def test_an_invalid_path_of_websockets(tmp_path: Path, path: str) -> None:
+    found = error(tmp_path, f'[websocket]\npath = "{path}"')
+    assert f"'websocket.path' is '{path}'; expected a path such as /ws" in found
+
+
+@pytest.mark.parametrize("origin", ["shop.example.com", "https://shop.example.com/", "ftp://a", "null"])
+def test_an_invalid_origin_of_websockets(tmp_path: Path, origin: str) -> None:
+    found = error(tmp_path, f'[websocket]\nallowed_origins = ["*", "{origin}"]')
+    assert f"'websocket.allowed_origins' has '{origin}'; expected an origin such as https://id.example.com" in found
+
+
+def test_websockets_only_with_tls_but_without_a_certificate(tmp_path: Path) -> None:
+    found = error(tmp_path, "[websocket]\nenabled = true\nplain = false")
+    assert "'websocket.enabled' is true, but 'websocket.plain' (or 'server.plain') is false; expected 'tls.cert'" in found
+
+
 @pytest.mark.parametrize("name", ["key", "ca", "key_password_file"])
 def test_cluster_tls_without_a_certificate(tmp_path: Path, name: str) -> None:
     found = error(tmp_path, f'[cluster.tls]\n{name} = "file"')

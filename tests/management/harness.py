@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from leveret.broker.broker import Broker, VhostSettings
+from leveret.broker.errors import NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
@@ -20,6 +21,7 @@ from leveret.management.descriptions import (
     ProcessInfo,
     SessionInfo,
     SessionLinkInfo,
+    ShovelInfo,
     TransactionInfo,
 )
 from leveret.management.json_values import ClientTable, encode_json
@@ -127,6 +129,19 @@ class FakeLinks:
         self.done.append(("delete", *identity))
 
 
+class FakeShovels:
+    """No shovels."""
+
+    def describe(self) -> list[ShovelInfo]:
+        return []
+
+    def show(self, vhost: str, name: str) -> ShovelInfo:
+        raise NotFound(name)
+
+    def restart(self, vhost: str, name: str) -> None:
+        raise NotFound(name)
+
+
 class RecordingLog(MemoryLog):
     """Records the metadata."""
 
@@ -165,6 +180,7 @@ class Harness:
             performance=lambda: Performance(turns=Histogram.of(None), loop_cpu=0.0, commits=Histogram.of(None)),
             alarm=lambda: "",
             links=self.links,
+            shovels=FakeShovels(),
             codec=MessageCodec(self.broker),
         )
         self.admin = Admin(self.managed)

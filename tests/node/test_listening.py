@@ -12,6 +12,7 @@ import pytest
 
 from leveret.node import listening
 from leveret.node.errors import StartFailed
+from leveret.server.transport import MakeProtocol, SocketProtocol
 
 
 class FakeServer:
@@ -24,7 +25,13 @@ class FakeServer:
         self.listeners: list[Any] = []
         self.closed: list[Any] = []
 
-    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    async def listen(
+        self,
+        host: str | None,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        make_protocol: MakeProtocol = SocketProtocol,
+    ) -> tuple[str, int]:
         assert host is not None
         if host not in self.addresses:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
@@ -48,12 +55,13 @@ BOTH = ["127.0.0.1", "::1"]
 
 def listen(server: FakeServer, port: int, tls: bool = False) -> tuple[list[str], int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
-    return asyncio.run(listening.listen(server, "localhost", port, context))
+    endpoint = listening.TLS if tls else listening.PLAIN
+    return asyncio.run(listening.listen(server, endpoint, "localhost", port, context))
 
 
 @pytest.fixture(autouse=True)
 def localhost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "addresses_of", lambda host: BOTH)
+    monkeypatch.setattr(listening, "addresses_of", lambda host, setting: BOTH)
 
 
 def test_the_same_port_on_every_address() -> None:

@@ -1,41 +1,28 @@
-"""The wheels of `make build`, each installed in its own environment, run a broker."""
+"""The wheels of `make wheels`, each installed with the dependencies of the default install only, run a broker."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from leveret import sync
-from tests.support.broker import basic_config
+from tests.support.broker import ROOT, basic_config, free_port
+from tests.support.installs import LIMIT, copy_checkout, dependencies, install, run
 from tests.support.polling import wait_until
+from tools import build_wheels
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 280
+# Bytes to download for leveret[management].
+MAX_DOWNLOAD = 25_000_000
 SHOW = "import leveret; print(leveret.build_info().compiled, leveret.__file__)"
-CHECKOUT = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE", "hot_modules.txt")
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Return the output of a program that does not find the checkout."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
 
 
 def is_compiled() -> bool:
@@ -45,48 +32,33 @@ def is_compiled() -> bool:
 
 @pytest.fixture(scope="module", params=["compiled", "pure"])
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of a copy of this checkout."""
+    """A wheel of a copy of this checkout, as `make wheels` writes it to `dist/`."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("src", "tools"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in CHECKOUT:
-        shutil.copy(ROOT / name, source / name)
-    if request.param == "compiled":
+    dist = tmp_path_factory.mktemp("dist")
+    copy_checkout(source)
+    if request.param == "pure":
+        build_wheels.build_pure(source, dist)
+    else:
         if not is_compiled():
             pytest.skip("the checkout is not compiled")
+        if importlib.util.find_spec("auditwheel") is None:
+            pytest.skip("auditwheel is not installed; run make setup")
         shutil.copytree(
             ROOT / "build" / "compiled", source / "build" / "compiled", ignore=shutil.ignore_patterns(".work-*")
         )
-    run(
-        sys.executable,
-        "-c",
-        "from setuptools.build_meta import build_wheel; build_wheel('dist')",
-        cwd=source,
-        LEVERET_PURE="1" if request.param == "pure" else "",
-    )
-    [path] = (source / "dist").glob("*.whl")
+        run(sys.executable, "-c", build_wheels.BUILD_WHEEL, cwd=source)
+        [built] = (source / "dist").glob("*.whl")
+        build_wheels.repair(Path(sys.executable), built, dist)
+    [path] = dist.glob("*.whl")
     return path
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel; its dependencies are those that the tests run with."""
+    """A virtual environment with the wheel and the dependencies of the default install, which are those of the tests."""
     directory = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        directory / "bin" / "python",
-        "install",
-        "--no-index",
-        "--no-deps",
-        wheel,
-        cwd=directory,
-    )
-    [site] = (directory / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
+    install(directory, wheel)
     return directory
 
 
@@ -95,17 +67,26 @@ def test_the_tag_names_the_platform_of_compiled_modules(wheel: Path, environment
     is_pure = wheel.name.endswith("-py3-none-any.whl")
     if not is_pure:
         version = f"cp{sys.version_info.major}{sys.version_info.minor}"
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        assert wheel.name.endswith(f"-{version}-{version}-{platform}.whl")
+        assert re.search(rf"-{version}-{version}-(many|musl)linux[\w.]+\.whl$", wheel.name)
     compiled, file = run(environment / "bin" / "python", "-c", SHOW, cwd=environment).split()
     assert compiled == str(not is_pure)
     assert Path(file).is_relative_to(environment)
 
 
 @pytest.mark.slow
+def test_the_install_is_small(wheel: Path) -> None:
+    """The default install contains neither Arrow nor an HTTP server, and the extra `management` adds little."""
+    assert len(dependencies(wheel)) < len(dependencies(wheel, "management"))
+    assert "pyarrow" not in dependencies(wheel, "management")
+    # No more than the wheel and the unpacked libraries.
+    files = [file for found in dependencies(wheel, "management").values() for file in found.files or ()]
+    assert wheel.stat().st_size + sum(file.size or 0 for file in files) < MAX_DOWNLOAD
+
+
+@pytest.mark.slow
 def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> None:
     config, ready, output = tmp_path / "leveret.toml", tmp_path / "ready.json", tmp_path / "broker.log"
-    config.write_text(basic_config())
+    config.write_text(f"{basic_config()}\n[management]\nport = {free_port()}\n")
     command: list[str | Path] = [
         environment / "bin" / "leveret",
         "serve",
@@ -124,7 +105,7 @@ def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> 
         process = subprocess.Popen(
             command,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": ""},
+            env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", "LEVERET_MANAGEMENT__ENABLED": "true"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -138,8 +119,44 @@ def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> 
             channel.publish(b"installed", "work")
             message = channel.get("work", no_ack=True)
             assert message is not None and message.body == b"installed"
+            for stream in ("first", "second"):
+                channel.declare_queue(stream, durable=True, arguments={"x-queue-type": "stream"})
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0, output.read_text()
+        # The broker names each missing extra once, with the command that installs it.
+        for missing in ("leveret[management]", "leveret[segments]"):
+            assert output.read_text().count(missing) == 1, output.read_text()
     finally:
         process.kill()
         process.wait()
+
+
+def test_wheels_need_a_supported_interpreter(tmp_path: Path) -> None:
+    """A release has no wheel of an unsupported version, and none is left out silently."""
+    other = tmp_path / "python2.7"
+    other.write_text("#!/bin/sh\necho 2.7\n")
+    other.chmod(0o755)
+    supported = ", ".join(build_wheels.supported_versions())
+    with pytest.raises(build_wheels.BuildFailed, match=rf"python2\.7 is Python 2\.7; expected CPython {supported}$"):
+        build_wheels.wanted_interpreters([other])
+    with pytest.raises(build_wheels.BuildFailed, match="missing does not run"):
+        build_wheels.wanted_interpreters([tmp_path / "missing"])
+
+
+def test_missing_interpreters_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interpreter of pyenv is found, too; a shim in PATH that does not run is not taken."""
+    shims, pyenv = tmp_path / "shims", tmp_path / "pyenv"
+    for path, text in (
+        (shims / "python3.12", "exit 127"),
+        (pyenv / "versions/3.12.9/bin/python3.12", "echo 3.12"),
+        (pyenv / "versions/3.12.10/bin/python3.12", "echo 3.12"),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shims))
+    monkeypatch.setenv("PYENV_ROOT", str(pyenv))
+    assert build_wheels.wanted_interpreters([]) == [pyenv / "versions/3.12.10/bin/python3.12"]
+    assert "no wheel for Python 3.13: python3.13 is neither in PATH nor in pyenv" in capsys.readouterr().err

@@ -9,11 +9,15 @@ import ssl
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pika
 import pika.exceptions
 import pytest
+from wsproto.events import CloseConnection
+from wsproto.frame_protocol import FrameProtocol
 
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.protocols.amqp091.channel.channel import Channel
@@ -21,17 +25,21 @@ from leveret.protocols.amqp091.connection.connection import Connection
 from leveret.protocols.amqp091.connection.login import Login
 from leveret.protocols.amqp10.connection.connection import Connection as Connection10
 from leveret.protocols.amqp10.connection.sasl import Login as Login10
-from leveret.protocols.detect import HEADER_1_0_TLS
+from leveret.protocols.detect import HEADER_1_0_TLS, HEADER_AMQP091
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.mechanisms.scram import ScramSha256
 from leveret.security.scram import Keyring
 from leveret.security.users import UserStore
 from leveret.server.server import Server
+from leveret.server.tls import TlsProtocol
 from leveret.server.transport import SocketProtocol
+from leveret.server.websocket import WebSocket, WebSocketProtocol, WebSocketSettings
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
+from tests.server.test_server import Wire
 from tests.support.broker import Broker as BrokerAddress
+from tests.support.peers import websocket
 from tests.support.polling import wait_until, wait_until_async
 from tests.support.scram import log_in_1_0, log_in_amqp091
 
@@ -154,6 +162,57 @@ def test_scram_logins_leave_no_objects(
             got_in = await asyncio.to_thread(log_in, BrokerAddress("127.0.0.1", port), mechanisms[0], "guest", password)
             assert (got_in is not None) is (password == "guest")
         return await what_is_left(server)
+
+    left = asyncio.run(scenario())
+    assert left == dict.fromkeys(left, 0)
+
+
+@pytest.mark.parametrize("ending", ["connection", "websocket", "socket", "refused"])
+@pytest.mark.parametrize("tls", [True, False])
+def test_websockets_leave_no_objects(
+    no_collector: None, tls: bool, ending: str, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    settings = WebSocketSettings("/ws" if ending != "refused" else "/other", frozenset())
+
+    async def use(port: int) -> None:
+        peer = await websocket.connect("127.0.0.1", port, contexts[1] if tls else None)
+        if ending == "refused":
+            peer.writer.write(websocket.request())
+            assert b" 404 " in await peer.reader.read()
+        else:
+            await peer.upgrade()
+            wire = Wire(cast(Any, peer), cast(Any, peer))
+            peer.write(HEADER_AMQP091)
+            await wire.expect("connection.start")
+            if ending == "connection":
+                response = {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"}
+                await wire.send(0, "connection.start-ok", client_properties={}, **response)
+                await wire.expect("connection.tune")
+                await wire.send(0, "connection.close", reply_code=200)
+                await wire.ended()
+            elif ending == "websocket":
+                peer.send(CloseConnection(1000))
+                await wire.ended()
+        peer.writer.close()
+        await peer.writer.wait_closed()
+
+    async def scenario() -> dict[str, int]:
+        server = await started()
+        make = partial(WebSocketProtocol, settings)
+        _, port = await server.listen("127.0.0.1", 0, contexts[0] if tls else None, make)
+        for _ in range(TIMES):
+            await use(port)
+        await wait_until_async(lambda: not server.services.sessions and not server.accepted)
+        await asyncio.sleep(0)
+        left = alive(Connection, WebSocketProtocol, WebSocket, TlsProtocol)
+        # The clients have objects of these classes, too.
+        objects = gc.get_objects()
+        parsers = [item for item in objects if type(item) is FrameProtocol and not item.client]
+        transports = [item for item in objects if type(item) is _SelectorSocketTransport]
+        left["parsers"] = len(parsers)
+        left["transports"] = sum(item.get_extra_info("sockname")[1] == port for item in transports)
+        await server.stop()
+        return left
 
     left = asyncio.run(scenario())
     assert left == dict.fromkeys(left, 0)

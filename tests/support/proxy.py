@@ -1,4 +1,4 @@
-"""A TCP proxy between client and broker that can cut, stall, delay and slow down the traffic."""
+"""A TCP proxy between client and broker that can cut, stall, delay, repeat and slow down the traffic."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Proxy(Broker):
     next_cuts   the same for each of the next connections, as a pair: bytes to the broker, and to the client
     cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
     cut_answers number of next pieces to a client that cut its connection instead of being forwarded
+    repeats     number of next pieces, in either direction, that are forwarded twice
     stall_after bytes to a client after which its connection stalls, while the sockets stay open; None for never
     stalled     the connections that have stalled so
     to_server, to_client   forwarded bytes
@@ -76,6 +77,7 @@ class Proxy(Broker):
         self.next_cuts: deque[tuple[int | None, int | None]] = deque()
         self.cut_at = b""
         self.cut_answers = 0
+        self.repeats = 0
         self.stall_after: int | None = None
         self.stalled: list[Pair] = []
         self.to_server = 0
@@ -132,6 +134,9 @@ class Proxy(Broker):
                     break
                 passed += len(data)
                 with self._lock:
+                    if self.repeats:
+                        self.repeats -= 1
+                        data += data
                     if to_server:
                         self.to_server += len(data)
                     else:

@@ -31,6 +31,14 @@ HISTORY_LENGTH: Final = "x-recent-history-length"
 DEFAULT_HISTORY_LENGTH: Final = 20
 # A binding gives all of them to a queue in one turn.
 MAX_HISTORY_LENGTH: Final = 500
+# Arguments of a queue or an exchange that deduplicates. Those of RabbitMQ's plugin are the first, and the last two; the
+# names of the header arguments are also names of headers.
+DEDUPLICATION: Final = "x-message-deduplication"
+DEDUPLICATION_WINDOW: Final = "x-deduplication-window"
+DEDUPLICATION_HEADER: Final = "x-deduplication-header"
+CACHE_SIZE: Final = "x-cache-size"
+CACHE_TTL: Final = "x-cache-ttl"
+MAX_CACHE_SIZE: Final = 10_000_000
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
@@ -137,6 +145,15 @@ def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
     return {argument.name: argument for argument in arguments}
 
 
+_DEDUPLICATION_ARGUMENTS: Final = (
+    Argument(DEDUPLICATION, FLAG, default=False),
+    Argument(DEDUPLICATION_WINDOW, WHOLE, 1, TEN_YEARS, "milliseconds"),
+    Argument(DEDUPLICATION_HEADER, TEXT),
+    Argument(CACHE_SIZE, WHOLE, 1, MAX_CACHE_SIZE, "keys"),
+    # RabbitMQ's plugin keeps the keys in memory or on disk; here their messages decide.
+    Argument("x-cache-persistence", TEXT, choices=("memory", "disk"), compared=False),
+)
+
 # Arguments of every queue type unless the type rejects them. `queues.registry` adds type-specific ones.
 SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
@@ -152,6 +169,7 @@ SHARED_QUEUE_ARGUMENTS: Final = (
     Argument(RETRY_DELAYS, INTERVALS),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
+    *_DEDUPLICATION_ARGUMENTS,
     # RabbitMQ's placement and storage of queues: accepted for compatibility, without effect.
     Argument("x-queue-mode", TEXT, choices=("default", "lazy")),
     Argument("x-queue-version", WHOLE, 1, 2),
@@ -175,6 +193,8 @@ EXCHANGE_ARGUMENTS: Final = declared_by_name(
     # The delayed exchange checks the value.
     Argument("x-delayed-type", TEXT),
     Argument(HISTORY_LENGTH, WHOLE, 1, MAX_HISTORY_LENGTH, "messages"),
+    *_DEDUPLICATION_ARGUMENTS,
+    Argument(CACHE_TTL, WHOLE, 1, TEN_YEARS, "milliseconds"),
 )
 
 CONSUMER_ARGUMENTS: Final = declared_by_name(

@@ -37,6 +37,7 @@ from leveret.broker.node_name import node_name
 from leveret.broker.parameters import GlobalParameters, ParameterWatch
 from leveret.broker.policies import Matcher, PatternCompiler
 from leveret.broker.queues.classic.backlog import PIECE
+from leveret.broker.queues.deduplication import KeyRecords
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.removal import Leftovers
@@ -586,11 +587,23 @@ class Broker:
         self.incomplete = bool(recovery.dropped)
         self._recover_bindings(stored)
         leases.finish(self.log)
+        self._recover_keys(recovery)
         self._recover_counters(recovery, used_ids)
         for vhost in self.vhosts.values():
             vhost.finish_recovery()
         self.kept_files.recover(recovery)
         self.uploads.recover(recovery)
+
+    def _recover_keys(self, recovery: Recovery) -> None:
+        records = KeyRecords(self, recovery)
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                if queue.deduplication is not None:
+                    records.restore(queue.id, queue.deduplication)
+            for exchange in vhost.exchanges.values():
+                if exchange.keys is not None:
+                    records.restore(exchange.id, exchange.keys.keys)
+        records.finish()
 
     def _drop_definition(self, kind: str, key: str, value: Record) -> None:
         """Drop a definition whose vhost was deleted, before all steps of that."""

@@ -40,6 +40,7 @@ OPERATOR_POLICY: Final = "operator-policy"
 PARAMETER: Final = "parameter"  # of a vhost: a component and a name
 GLOBAL_PARAMETER: Final = "global-parameter"
 OCCUPIED: Final = "occupied"  # at a clean stop: the queues with entries
+DEDUPLICATION: Final = "deduplication"  # keys of a queue or an exchange
 KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the broker
 
 # A decoded value: MessagePack, whose fields depend on the kind and on the version that wrote them.

@@ -16,6 +16,7 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.policies import QUEUES, Definition, Policy
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.log import Log
     from leveret.broker.metadata import Record
     from leveret.broker.vhost import Vhost
@@ -43,12 +44,23 @@ class ParameterWatch(ABC):
     """User of the parameters of a component."""
 
     @abstractmethod
+    async def prepare(self) -> None:
+        """Do in a thread what `check` and `changed` need and what takes long. They work without that, too."""
+
+    @abstractmethod
     def check(self, name: str, value: Value) -> None:
         """Raise PreconditionFailed if the value of a parameter is invalid."""
 
     @abstractmethod
     def changed(self, vhost: str, name: str, value: Value | None) -> None:
         """Handle that a parameter has a new value, None if it was deleted."""
+
+
+async def prepare(broker: Broker, component: str) -> None:
+    """Prepare for changes of the parameters of a component."""
+    watch = broker.parameter_watches.get(component)
+    if watch is not None:
+        await watch.prepare()
 
 
 class Parameters:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Hashable
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 from typing import Final, TypeAlias, Union
 
 # A value in a field table of any protocol; values of AMQP 1.0 are converted to these types first.
@@ -28,6 +29,9 @@ FieldTable: TypeAlias = dict[str, FieldValue]
 
 # A value as part of a key: hashable, and equal only to an equal value of a comparable type.
 Frozen: TypeAlias = Hashable
+
+# Maximum length of a key; a longer one is replaced by its hash.
+MAX_KEY: Final = 256
 
 _INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -57,6 +61,19 @@ def freeze(value: FieldValue) -> Frozen:
     if isinstance(value, float) and value != value:
         return ("d", "nan")  # NaN does not equal itself, so such a binding could never be removed
     return value
+
+
+def compact_key(value: FieldValue) -> Frozen:
+    """Return a key for a field value that can be compared quickly: as `freeze` returns it, or the hash of a large one.
+
+    Binary and text with the same bytes have the same key. The key of None is None.
+    """
+    key = freeze(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value)
+    if isinstance(key, tuple) or (isinstance(key, (str, bytes)) and len(key) > MAX_KEY):
+        text = repr(key)
+        if len(text) > MAX_KEY:
+            return "sha256", sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return key
 
 
 def _by_name(pair: tuple[str, Frozen]) -> str:

@@ -8,34 +8,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.outcomes import GET_PROTOCOL
+from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Client, Consumer
     from leveret.broker.events import ExchangeEvents, QueueEvents
     from leveret.broker.firehose import Firehose
     from leveret.broker.message import Entry, Message
+    from leveret.broker.queues.deduplication import Deduplication
     from leveret.broker.queues.queue import Queue
     from leveret.broker.tails import Tail
     from leveret.broker.tracing import ExchangeTraces, QueueTraces
 
 
 class QueueWatch:
-    """The observers of one queue: its events, its traces, the firehose of the vhost, and live tails."""
+    """The observers of one queue: its events, its traces, the firehose of the vhost, and live tails.
 
-    __slots__ = ("events", "firehose", "tails", "traces")
+    keys  the deduplication of the queue if its keys last until their entries leave
+    """
+
+    __slots__ = ("events", "firehose", "keys", "tails", "traces")
 
     def __init__(
-        self, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None, tails: list[Tail]
+        self,
+        events: QueueEvents | None,
+        traces: QueueTraces | None,
+        firehose: Firehose | None,
+        tails: list[Tail],
+        keys: Deduplication | None,
     ) -> None:
         self.events = events
         self.traces = traces
         self.firehose = firehose
         self.tails = tails
+        self.keys = keys
 
     def watches_deliveries(self) -> bool:
         """Return whether deliveries and settlements are observed."""
-        if self.traces is not None or self.firehose is not None:
+        if self.traces is not None or self.firehose is not None or self.keys is not None:
             return True
         return self.events is not None and self.events.watches_deliveries()
 
@@ -66,6 +76,8 @@ class QueueWatch:
 
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
         """Record the outcome of a delivery."""
+        if self.keys is not None and outcome == ACCEPTED:
+            self.keys.forget(entry)
         if self.events is not None:
             self.events.settled(entry, outcome, protocol)
         if self.traces is not None:
@@ -73,6 +85,8 @@ class QueueWatch:
 
     def left(self, entry: Entry, reason: str) -> None:
         """Record that an entry leaves the queue for a reason, which may be an outcome."""
+        if self.keys is not None:
+            self.keys.forget(entry)
         if self.events is not None:
             self.events.left(entry, reason)
         if self.traces is not None:
@@ -157,19 +171,26 @@ def set_tails(queue: Queue, tails: list[Tail]) -> None:
     _set(queue, watch.events, watch.traces, watch.firehose, tails)
 
 
+def watch_keys(queue: Queue) -> None:
+    """Start to observe a new queue for its keys, if these last until their entries leave."""
+    _set(queue, None, None, None, [])
+
+
 def _watch_of(queue: Queue) -> QueueWatch:
     """Return the watch of a queue, or one without observers."""
     watch = queue.watch
-    return QueueWatch(None, None, None, []) if watch is None else watch
+    return QueueWatch(None, None, None, [], None) if watch is None else watch
 
 
 def _set(
     queue: Queue, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None, tails: list[Tail]
 ) -> None:
-    if events is None and traces is None and firehose is None and not tails:
+    deduplication = queue.deduplication
+    keys = deduplication if deduplication is not None and deduplication.follows_entries else None
+    if events is None and traces is None and firehose is None and not tails and keys is None:
         queue.set_watch(None)
     else:
-        queue.set_watch(QueueWatch(events, traces, firehose, tails))
+        queue.set_watch(QueueWatch(events, traces, firehose, tails, keys))
 
 
 def trace_get(queue: Queue, entry: Entry, client: Client) -> None:

@@ -74,7 +74,7 @@ def status() -> None:
 @cluster.command("check")
 @remote_options
 def check() -> None:
-    """Check the database, its replication, clocks, versions and nodes. Exits with 1 if something must be changed."""
+    """Check the database, its replication, clocks, versions, nodes and links. Exits with 1 if something must be changed."""
     broker = current()
     found: list[Item] = broker.call("cluster.check")
     faults = [finding for finding in found if not finding["good"]]

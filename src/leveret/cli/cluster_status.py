@@ -18,6 +18,10 @@ def cluster_lines(cluster: Item) -> list[tuple[str, str]]:
     lines.append(("waits for a standby", _wait(cluster["waiting"], cluster["waiting_seconds"])))
     counts = [f"{count} {state}" for state, count in cluster["nodes"].items() if count]
     lines.append(("nodes", ", ".join(counts)))
+    unreached = [
+        f"{text(node)} does not reach {', '.join(map(text, others))}" for node, others in cluster["unreached"].items()
+    ]
+    lines.append(("links", "; ".join(unreached) or "all nodes reach each other"))
     missing = ", ".join(map(str, cluster["unowned"]))
     lines.append(("shards", f"{cluster['shards']}; without an owner: {missing or 'none that needs one'}"))
     lines.append(("take-overs", str(cluster["takeovers"])))

@@ -88,12 +88,14 @@ def _unusable(loaded: Config) -> Iterator[str]:
     from leveret.config import ConfigError
     from leveret.management.http.masks import Masks
     from leveret.node.composition import make_tls
+    from leveret.node.static_shovels import static_shovels
     from leveret.security.declared import check_realms, declared_users
     from leveret.security.tls import ServerTls, TlsError, TlsSettings
 
     management = loaded.management
     steps: list[Callable[[], object]] = [partial(declared_users, {name: user}) for name, user in loaded.users.items()]
     steps += [partial(check_realms, {name: vhost}) for name, vhost in loaded.vhosts.items()]
+    steps += [partial(static_shovels, {name: shovel}) for name, shovel in loaded.shovels.items()]
     steps.append(partial(make_tls, loaded.tls))
     for step in steps:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -43,7 +44,7 @@ def definitions() -> None:
 def export_definitions(file: Path, vhost: str | None) -> None:
     """Write the definitions of the broker, or of a vhost, to FILE."""
     origin = Origin(Config().management.rabbitmq_version, __version__, node_name())
-    exported = _conduct(current(), export(origin, vhost))
+    exported = run_conversation(current(), export(origin, vhost))
     content = json.dumps(exported.document, indent=2, ensure_ascii=False) + "\n"
     if str(file) == "-":
         click.echo(content, nl=False)
@@ -73,7 +74,7 @@ def import_definitions(file: Path, vhost: str | None, dry_run: bool) -> None:
     """Add and change what FILE defines. Nothing is deleted. A refused object does not prevent the others."""
     broker = current()
     report = _import(broker, file, vhost, dry_run)
-    _show(broker, report)
+    show_report(broker, report)
     if report.refused:
         raise Failed(f"{len(report.refused)} of {report.total} definitions refused")
 
@@ -87,14 +88,14 @@ def diff(file: Path, vhost: str | None, exit_code: bool) -> None:
     """Print what importing FILE would add and change."""
     broker = current()
     report = _import(broker, file, vhost, True)
-    _show(broker, report)
+    show_report(broker, report)
     if exit_code and not report.is_equal():
         raise SystemExit(ERROR)
 
 
 def _import(broker: Remote, file: Path, vhost: str | None, dry_run: bool) -> Report:
-    options = Options(vhost=vhost, dry_run=dry_run, progress=_progress(broker))
-    return _conduct(broker, import_document(_read(file, vhost), options))
+    options = Options(vhost=vhost, dry_run=dry_run, progress=progress_of(broker))
+    return run_conversation(broker, import_document(_read(file, vhost), options))
 
 
 def _read(file: Path, vhost: str | None) -> Document:
@@ -108,7 +109,9 @@ def _read(file: Path, vhost: str | None) -> Document:
         raise Failed(f"{file}: {error}") from None
 
 
-def _conduct(broker: Remote, conversation: Conversation[T]) -> T:
+def run_conversation(broker: Remote, conversation: Conversation[T]) -> T:
+    """Conduct a conversation with a broker. Raises `Failed`."""
+
     def call(name: str, arguments: Row) -> object:
         return broker.call(name, **arguments)
 
@@ -132,11 +135,19 @@ class _Progress:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def _progress(broker: Remote) -> _Progress | None:
+def progress_of(broker: Remote) -> Callable[[int, int], None] | None:
+    """Return the progress of an import on the terminal; None if it is not shown."""
     return _Progress() if sys.stderr.isatty() and not broker.as_json else None
 
 
-def _show(broker: Remote, report: Report) -> None:
+def show_report(broker: Remote, report: Report, *, names_all: bool = True) -> None:
+    """Print the report of an import, as a table, or as JSON with --json.
+
+    Args:
+        broker: The broker.
+        report: The report.
+        names_all: Whether that of a dry run names all objects, instead of those that are skipped or refused.
+    """
     if broker.as_json:
         show_json(msgspec.to_builtins(report))
         return
@@ -150,8 +161,9 @@ def _show(broker: Remote, report: Report) -> None:
         )
         for item in items
     ]
-    if rows and (report.dry_run or report.skipped or report.refused):
-        show_table(rows if report.dry_run else [row for row in rows if row["reason"]], _COLUMNS)
+    shown = rows if report.dry_run and names_all else [row for row in rows if row["reason"]]
+    if shown:
+        show_table(shown, _COLUMNS)
     click.echo(report.counts() + (" (dry run)" if report.dry_run else ""))
 
 

@@ -60,5 +60,6 @@ def _check_all(config: Config, path: Path | None) -> Iterator[Finding]:
     yield from disk.check_secrets(config, path)
     yield from network.check_ports(config, running)
     yield from network.check_guest(config)
+    yield from network.check_origins(config)
     yield from certificates.check_tls(config)
     yield from network.check_broker(running)

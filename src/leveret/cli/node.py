@@ -21,6 +21,7 @@ from leveret.management.control_socket import ControlServer
 from leveret.node.composition import Composition, cluster_settings, cluster_tls_settings, make_data_directory
 from leveret.node.errors import StartFailed
 from leveret.node.forked import CAN_FORK
+from leveret.node.listening import PLAIN, TLS
 from leveret.node.nursery import Nursery
 from leveret.node.part import Part, Record
 from leveret.security.tls import MutualTls, TlsError
@@ -112,8 +113,8 @@ class NodeServing(FrontServing):
             host = self._config.server.host if cluster.advertised is None else split_address(cluster.advertised)[0]
         if host in _WILDCARDS:
             host = socket.gethostname()
-        plain = join_address(host, self._ports[False]) if self._config.server.plain else ""
-        return plain, join_address(host, self._ports[True]) if composition.tls is not None else ""
+        plain = join_address(host, self._ports[PLAIN.section]) if self._config.server.plain else ""
+        return plain, join_address(host, self._ports[TLS.section]) if composition.tls is not None else ""
 
     async def _stop_server(self, composition: Composition) -> None:
         self._shards.client.stop(self._stop_reason())

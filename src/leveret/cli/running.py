@@ -131,8 +131,8 @@ class Running:
         try:
             await self._start(composition, control)
             self._collector.start()  # before clients connect, since it takes longer than a turn
-            composition.shovels.start()
             await self._announce(composition, control)
+            self._start_shovels(composition)
             composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
@@ -166,6 +166,10 @@ class Running:
     @abstractmethod
     async def _announce(self, composition: Composition, control: ControlServer) -> None:
         """Report that the broker serves."""
+
+    def _start_shovels(self, composition: Composition) -> None:
+        """Start the shovels, which may connect to this broker."""
+        composition.shovels.start()
 
     @abstractmethod
     def _reload(self) -> None:

@@ -27,7 +27,7 @@ from leveret.config.values import Setting
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
-from leveret.node.composition import Composition, make_data_directory, tls_settings
+from leveret.node.composition import Composition, configured_ports, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
 from leveret.node.http_endpoint import HttpEndpoint
 from leveret.node.loading import executor, load_definitions
@@ -75,7 +75,7 @@ class Serving(Running):
         self._ready_file = ready_file
         self._salvage = salvage
         # The broker keeps an automatically picked port when it restarts.
-        self._ports: dict[bool, int] = {False: config.server.port, True: config.tls.port}
+        self._ports = configured_ports(config)
         self._announced = False
         # When the current start began.
         self._began = 0.0
@@ -342,6 +342,8 @@ def needing_restart(running: Config, new: Config) -> list[str]:
                 for field in msgspec.structs.fields(before)
                 if getattr(before, field.name) != getattr(after, field.name)
             ]
+        elif section.name not in _RELOADABLE and before != after:
+            changed.append(section.name)
     return changed
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from leveret.cluster.link import (
     Ended,
     KnownHosts,
     Link,
+    Listeners,
     Lost,
     Message,
     OtherChannels,
@@ -88,12 +90,15 @@ class ShardServing(Running):
         self._link = link
         self._salvage = Salvage(settings.accept_missing, settings.drop_damaged)
         self._part = ShardPart(settings, link)
-        self._front = FrontWatch(settings.config.cluster.lease, self._front_silent)
+        self._front = FrontWatch(settings.config.cluster.lease, self._find_takers, self._front_silent)
         self._reason = ""
         # Whether the front has been silent, so that the shard is for another node.
         self._is_left = False
         # Whether the link is served by the event loop.
         self._is_linked = False
+        # The addresses that the front listens on; none if they are not known yet.
+        self._listeners: list[str] = []
+        self._is_announced = False
         # The task that counts the channels of users.
         self._counting: asyncio.Task[None] | None = None
 
@@ -146,6 +151,12 @@ class ShardServing(Running):
         self._link.send(Ready())
         self._counting = asyncio.create_task(self._count_channels(composition.services))
 
+    def _start_shovels(self, composition: Composition) -> None:
+        self._is_announced = True
+        if self._listeners:
+            composition.front_listeners = self._listeners
+            composition.shovels.start()
+
     async def _count_channels(self, services: Services) -> None:
         """Report the numbers of channels of users with a limit on it, when they change."""
         reported: dict[str, int] = {}
@@ -170,6 +181,7 @@ class ShardServing(Running):
     async def _finish(self, composition: Composition, control: ControlServer) -> None:
         if self._counting is not None:
             self._counting.cancel()
+        self._is_announced = False
         self._link.send(Suspended())
         await super()._finish(composition, control)
         if self._is_left:
@@ -195,6 +207,10 @@ class ShardServing(Running):
             case KnownHosts():
                 if self._composition is not None:
                     self._composition.announce(message.hosts)
+            case Listeners():
+                self._listeners = message.urls
+                if self._composition is not None and self._is_announced:
+                    self._start_shovels(self._composition)
             case OtherChannels():
                 if self._composition is not None:
                     self._composition.services.note_channels_elsewhere(message.counts)
@@ -205,7 +221,7 @@ class ShardServing(Running):
             case Stop():
                 self._stop_because(message.reason, message.client_timeout)
             case Beat():
-                self._front.note_beat(has_others=message.has_others)
+                self._front.note_beat()
             case _:
                 logger.error("the front sent an unexpected %s", type(message).__name__)
 
@@ -213,6 +229,13 @@ class ShardServing(Running):
         if not self._stopping:
             self._stop("the front has ended")
             self._hurry(_ORPHAN_TIMEOUT)
+
+    def _find_takers(self, answer: Callable[[bool], None]) -> None:
+        """Find out whether other nodes take shards."""
+        if self._composition is None:
+            answer(False)
+        else:
+            self._composition.log.find_takers(answer)
 
     def _front_silent(self) -> None:
         """Release the shard, because new clients do not reach it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import combinations
 from typing import Final
 
 import msgspec
@@ -70,8 +71,27 @@ def state_of(node: NodeRow) -> str:
 
 def unowned(watch: Watch, needed: Collection[int]) -> list[int]:
     """Return the shards that need an owner and have none, or one that is gone."""
-    live = {node.name for node in watch.nodes.values() if node.live}
+    live = _live(watch)
     return sorted(number for number in needed if watch.owners.get(number, OwnerRow(number)).node not in live)
+
+
+def _live(watch: Watch) -> set[str]:
+    return {node.name for node in watch.nodes.values() if node.live}
+
+
+def unreached(watch: Watch) -> dict[str, list[str]]:
+    """Return the other live nodes that a live node does not reach, for each node that does not reach all."""
+    live = _live(watch)
+    found = {name: sorted(live.intersection(watch.nodes[name].unreachable) - {name}) for name in sorted(live)}
+    return {name: others for name, others in found.items() if others}
+
+
+def is_isolated(watch: Watch, name: str) -> bool:
+    """Return whether no link between a live node and another one works, though others reach each other."""
+    live = _live(watch)
+    broken = {frozenset((one, other)) for one, others in unreached(watch).items() for other in others}
+    links = {frozenset(pair) for pair in combinations(live, 2)} - broken
+    return name in live and bool(links) and not any(name in link for link in links)
 
 
 def status_of(watch: Watch, needed: Collection[int], database: Database | None, problem: str) -> ClusterStatus:
@@ -98,6 +118,7 @@ def status_of(watch: Watch, needed: Collection[int], database: Database | None, 
         nodes={state: counts[state] for state in (LIVE, DRAINING, GONE)},
         shards=watch.shards or 0,
         unowned=unowned(watch, needed),
+        unreached=unreached(watch),
         takeovers=sum(row.takeovers for row in watch.owners.values()),
         last_takeover=None if last is None else _last_takeover(last),
     )
@@ -117,6 +138,7 @@ def findings(watch: Watch, needed: Collection[int], database: Database) -> Itera
     yield from _versions(live, watch.format)
     yield from _transactions(database)
     yield from _nodes(nodes)
+    yield from _links(watch)
     missing = unowned(watch, needed)
     if missing:
         yield _bad(
@@ -236,3 +258,20 @@ def _nodes(nodes: Collection[NodeRow]) -> Iterator[Finding]:
         )
     if not gone:
         yield _good("nodes", f"{_named('node', [node.name for node in nodes])} live")
+
+
+def _links(watch: Watch) -> Iterator[Finding]:
+    found = unreached(watch)
+    for name, others in found.items():
+        drains = [
+            f"; `leveret cluster drain {one}` moves its shards to the others until then"
+            for one in (name, *others)
+            if is_isolated(watch, one)
+        ]
+        yield _bad(
+            "links",
+            f"node '{name}' does not reach {_named('node', others)}, and its clients do not reach the vhosts there",
+            "let it connect to the addresses of `leveret cluster nodes`; its log says what is wrong" + "".join(drains),
+        )
+    if not found:
+        yield _good("links", "all nodes reach each other")

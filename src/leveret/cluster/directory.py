@@ -61,15 +61,16 @@ _LOOK: Final = (
     f" {OWNERS_IN_SESSION} AS in_session"
     " FROM leveret.owner LEFT JOIN leveret.takeover USING (shard)) o), 'nodes', (SELECT coalesce(json_agg(n), '[]') FROM"
     " (SELECT name, incarnation, address, leveret, applied, draining,"
-    " clock, format,"
+    " clock, format, coalesce(unreachable, '[]')::json AS unreachable,"
     " coalesce(seen > clock_timestamp() - interval '3 seconds', false) AS live FROM leveret.node) n))::text"
     " FROM leveret.cluster)"
 )
 # Like a look, it need not reach the disk.
 _ANNOUNCE: Final = (
-    "WITH given AS (SELECT ?::text AS clients, ?::text AS usage), own AS (UPDATE leveret.node SET clients = given.clients,"
-    " usage = given.usage FROM given WHERE name = ? AND incarnation = ? AND (node.clients, node.usage) IS DISTINCT FROM"
-    " (given.clients, given.usage) RETURNING set_config('synchronous_commit', 'off', true))"
+    "WITH given AS (SELECT ?::text AS clients, ?::text AS usage, ?::text AS unreachable), own AS (UPDATE leveret.node SET"
+    " clients = given.clients, usage = given.usage, unreachable = given.unreachable FROM given WHERE name = ?"
+    " AND incarnation = ? AND (node.clients, node.usage, node.unreachable) IS DISTINCT FROM"
+    " (given.clients, given.usage, given.unreachable) RETURNING set_config('synchronous_commit', 'off', true))"
     " SELECT (SELECT count(*) FROM own), coalesce(json_agg(json_build_object('name', name, 'clients', clients::json,"
     " 'usage', usage::json)), '[]')::text FROM leveret.node WHERE name <> ? AND clients IS NOT NULL AND usage IS NOT NULL"
     " AND seen > clock_timestamp() - interval '3 seconds'"
@@ -194,14 +195,18 @@ class Directory:
         """
         return await self._once(lambda: self._look(applied))
 
-    async def announce(self, own: Announcement) -> list[Announcement]:
+    async def announce(self, own: Announcement, unreachable: list[str]) -> list[Announcement]:
         """Tell the other nodes what they need to know of this one. Return the same of those that are live.
+
+        Args:
+            own: The announcement.
+            unreachable: The names of the nodes that this one does not reach, which `look` returns at all nodes.
 
         Raises:
             StorageFailed: The database does not answer.
         """
-        clients, usage = (msgspec.json.encode(value).decode() for value in (own.clients, own.usage))
-        return await self._once(lambda: self._announce(clients, usage))
+        told = [msgspec.json.encode(value).decode() for value in (own.clients, own.usage, unreachable)]
+        return await self._once(lambda: self._announce(told))
 
     async def records(self, version: int) -> tuple[int, list[Record]]:
         """Return the version of the shared records, and the records after another version. Raises `StorageFailed`."""
@@ -385,8 +390,8 @@ class Directory:
         assert row is not None
         return msgspec.structs.replace(msgspec.json.decode(row[0], type=Database), address=self._connected().address())
 
-    def _announce(self, clients: str, usage: str) -> list[Announcement]:
-        row = self._row(_ANNOUNCE, clients, usage, self.name, self._incarnation, self.name)
+    def _announce(self, told: list[str]) -> list[Announcement]:
+        row = self._row(_ANNOUNCE, *told, self.name, self._incarnation, self.name)
         assert row is not None
         return msgspec.json.decode(row[1], type=list[Announcement])
 

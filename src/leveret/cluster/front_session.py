@@ -153,7 +153,8 @@ class FrontSession(Peer):
         if target.unavailable and not self._placement.patience:
             opening.refuse(target.unavailable)
             return False
-        address = target.client_addresses[self.tls]
+        # The addresses are those of other listeners than the one for WebSockets.
+        address = "" if self._socket.websocket else target.client_addresses[self.tls]
         if address and not target.unavailable and account.may_open(vhost) and opening.redirect(frame, address):
             return False
         opening.session.flush()
@@ -202,15 +203,16 @@ class FrontSession(Peer):
 
     def _hand_over(self, opening: Opening, account: Account, target: Target) -> None:
         """Hand the client over to a shard in this node, as soon as all output is written."""
-        if not self.tls and not self._socket.is_writable():
+        is_plain = self._socket.is_plain
+        if is_plain and not self._socket.is_writable():
             self._socket.await_drain()
             return
         adoption = self._adoption(opening, account)
         self._held = b""
-        if self.tls:
-            self._relay(adoption, target)
-        else:
+        if is_plain:
             self._give_away(adoption, target)
+        else:
+            self._relay(adoption, target)
 
     def _adoption(self, opening: Opening, account: Account) -> Adoption:
         return Adoption(

@@ -8,6 +8,8 @@ from typing import Final
 
 # Beats of the front in a lease, and looks of the shard at them.
 BEATS: Final = 6
+# Looks without a beat after which the front does not answer.
+_SILENT_LOOKS: Final = BEATS + 1
 
 
 class FrontWatch:
@@ -17,23 +19,23 @@ class FrontWatch:
 
     Args:
         lease: Seconds without a beat after which the front does not answer.
-        silent: Called once if the front does not answer and other nodes take shards.
+        find_takers: Called with a function while the front does not answer, once in each lease. It finds out whether other
+            nodes take shards, and calls the function with that. A node may have joined after the last beat, so the front
+            cannot tell.
+        silent: Called if the front does not answer and other nodes take shards; again in each lease in which that is so.
     """
 
-    def __init__(self, lease: float, silent: Callable[[], None]) -> None:
+    def __init__(
+        self, lease: float, find_takers: Callable[[Callable[[bool], None]], None], silent: Callable[[], None]
+    ) -> None:
         self._interval = lease / BEATS
+        self._find_takers = find_takers
         self._silent = silent
-        self._has_others = False
         self._looks = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def note_beat(self, *, has_others: bool) -> None:
-        """Note that the front lives.
-
-        Args:
-            has_others: Whether other nodes take shards.
-        """
-        self._has_others = has_others
+    def note_beat(self) -> None:
+        """Note that the front lives."""
         self._looks = 0
         if self._timer is None:
             self._wait()
@@ -43,7 +45,11 @@ class FrontWatch:
 
     def _look(self) -> None:
         self._looks += 1
-        if self._looks > BEATS and self._has_others:
+        if not self._looks % _SILENT_LOOKS:
+            self._find_takers(self._found)
+        self._wait()
+
+    def _found(self, has_takers: bool) -> None:
+        # A beat may have arrived meanwhile.
+        if has_takers and self._looks >= _SILENT_LOOKS:
             self._silent()
-        else:
-            self._wait()

@@ -77,6 +77,12 @@ class KnownHosts(msgspec.Struct, frozen=True, tag=True):
     hosts: str
 
 
+class Listeners(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the addresses that the front listens on, as URLs. Its shovels start, since they may connect to them."""
+
+    urls: list[str]
+
+
 class OtherChannels(msgspec.Struct, frozen=True, tag=True):
     """To a shard: the numbers of channels in other shards, by user."""
 
@@ -106,9 +112,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: the front lives. `has_others` tells whether other nodes take shards."""
-
-    has_others: bool
+    """To a shard: the front lives."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -187,6 +191,7 @@ Message: TypeAlias = (
     | Disown
     | Ping
     | KnownHosts
+    | Listeners
     | OtherChannels
     | Reload
     | Stop

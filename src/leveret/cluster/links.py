@@ -390,6 +390,15 @@ class NodeClient:
         self._controls[shard][writer] = node.name
         return reader, writer
 
+    async def reaches(self, node: NodeInfo) -> bool:
+        """Return whether a node accepts connections of this one."""
+        try:
+            _, writer = await self.open_control(node, None)
+        except LinkFailed:
+            return False
+        writer.close()
+        return True
+
     def close_relays(self, shard: int, except_node: str) -> None:
         """Close the connections to nodes that do not own a shard any more, and end the attempts to connect to them.
 

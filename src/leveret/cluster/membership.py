@@ -86,6 +86,7 @@ class Cluster:
                 here=node.name == self._name,
                 clock=node.clock,
                 format=node.format,
+                unreachable=node.unreachable,
             )
             for node in sorted(self._watch.nodes.values(), key=lambda node: node.name)
         ]
@@ -250,7 +251,7 @@ class Cluster:
 
     def note_look(self) -> None:
         """Note the owners and nodes that a look has found."""
-        state = ({shard: owner.node for shard, owner in self._watch.owners.items()}, self._takers())
+        state = ({shard: owner.node for shard, owner in self._watch.owners.items()}, set(self._takers()))
         if state != self._state:
             self._state, self._since = state, time.monotonic()
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leveret.broker.errors import StorageFailed
+from leveret.cluster.condition import is_isolated
 from leveret.cluster.directory import Directory, MustStop
 from leveret.cluster.front_watch import BEATS
 from leveret.cluster.link import Beat, Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route, is_deserted
 from leveret.cluster.membership import Cluster
+from leveret.cluster.reach import Reach
 from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
@@ -166,10 +168,10 @@ class NodeShard(Shard):
             self._end_by = time.monotonic() + self._stop_timeout
             self._link.send(Stop(f"shard {self.number} moves to another node", _MOVE_CLIENT_TIMEOUT))
 
-    def beat(self, *, has_others: bool) -> None:
+    def beat(self) -> None:
         """Show the process a sign of life of this one, unless it does not read."""
         if self._link is not None and self._has_begun and not self._link.is_waiting:
-            self._link.send(Beat(has_others))
+            self._link.send(Beat())
 
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
@@ -287,6 +289,7 @@ class NodeShards(Shards):
         self._applied_version = 0
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._reach: Reach | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         # The announcements of this node and the others, and the time of the next exchange.
@@ -342,6 +345,11 @@ class NodeShards(Shards):
         own = self.watch.nodes.get(self.name)
         return own is not None and own.draining
 
+    @property
+    def is_isolated(self) -> bool:
+        """Whether no link between this node and another one works, though others reach each other."""
+        return is_isolated(self.watch, self.name)
+
     # Start and stop
 
     async def join(self, address: str) -> None:
@@ -354,6 +362,8 @@ class NodeShards(Shards):
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
+        self._reach = Reach(self.client, self._live_others)
+        self._start_asking()
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -375,7 +385,6 @@ class NodeShards(Shards):
     async def begin(self) -> None:
         """Let the shards serve, and wait until all that have vhosts do. Raises `StartFailed`."""
         self._has_begun = True
-        self._start_asking()
         for shard in self.all:
             shard.begin()
         await self._begun(self._is_served)
@@ -397,6 +406,8 @@ class NodeShards(Shards):
         for task in (self._watching, self._beating, self._reserving):
             if task is not None:
                 task.cancel()
+        if self._reach is not None:
+            self._reach.stop()
         with contextlib.suppress(TimeoutError, StorageFailed):
             async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
                 if self._writing is not None:
@@ -445,9 +456,8 @@ class NodeShards(Shards):
     async def _keep_beating(self) -> None:
         """Show the shards that this process lives. Does not wait for PostgreSQL."""
         while True:
-            has_others = self._cluster.has_other_takers()
             for shard in self.all:
-                shard.beat(has_others=has_others)
+                shard.beat()
             await asyncio.sleep(self.config.cluster.lease / BEATS)
 
     async def _update(self) -> None:
@@ -505,12 +515,18 @@ class NodeShards(Shards):
     async def _announce(self) -> None:
         """Exchange what nodes tell each other. Raises `StorageFailed`."""
         own = Announcement(self.name, self._clients if self._takes_clients else ("", ""), self._usage())
-        self._others = await self._directory.announce(own)
+        self._others = await self._directory.announce(own, [] if self._reach is None else self._reach.unreachable)
         self._share_channels()
         hosts = known_hosts([own, *self._others])
         for shard in self.all:
             shard.announce(hosts)
         self._announce_hosts(hosts)
+
+    def _live_others(self) -> list[NodeInfo]:
+        nodes = self.watch.nodes.values()
+        return [
+            NodeInfo(node.name, node.address, node.incarnation) for node in nodes if node.live and node.name != self.name
+        ]
 
     def clients_of(self, node: str) -> tuple[str, str]:
         """Return where clients connect to another live node; "" if that is unknown."""

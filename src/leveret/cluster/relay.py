@@ -1,4 +1,4 @@
-"""Relays between clients and their shards: clients whose TLS ends at the front, and those of shards in other nodes.
+"""Relays of clients to their shards: of those whose TLS or WebSocket ends at the front, and to shards in other nodes.
 
 A relay has one end of a socket pair or connection; the shard has adopted the other one. Input of the client passes as it
 is. Output of the shard passes in complete frames only, so that the client of a shard that dies can still be sent a close.

@@ -29,6 +29,7 @@ from leveret.cluster.link import (
     Ended,
     KnownHosts,
     Link,
+    Listeners,
     Lost,
     Message,
     Opened,
@@ -50,7 +51,7 @@ from leveret.config import Config
 from leveret.management.audit.log import AuditLog
 from leveret.management.operations.nodes import not_a_node
 from leveret.management.operations.shards import READY
-from leveret.node.child_process import ChildProcess
+from leveret.node.child_process import ChildProcess, is_stopped
 from leveret.node.errors import StartFailed
 from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
@@ -149,7 +150,7 @@ class Shard:
         self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
-        # Whether the process has not answered the last question yet, and the seconds since it was asked.
+        # Whether the process has not answered the last question yet, and the seconds since it was asked, or is stopped.
         self._is_asked = False
         self._silence = 0.0
         self._process = ChildProcess(
@@ -236,6 +237,11 @@ class Shard:
         if self._link is not None and self._has_begun and hosts != self._hosts:
             self._hosts = hosts
             self._link.send(KnownHosts(hosts))
+
+    def note_listeners(self, urls: list[str]) -> None:
+        """Tell the process the addresses that the front listens on, unless it does not yet."""
+        if self._link is not None and self._has_begun and urls:
+            self._link.send(Listeners(urls))
 
     # The process
 
@@ -333,22 +339,33 @@ class Shard:
             self._shards.note_state()
 
     def ask(self, elapsed: float) -> None:
-        """Ask the process whether it runs, and kill one that serves but has not answered for `cluster.shard_timeout`.
+        """Ask the process whether it runs, and kill one that does not for `cluster.shard_timeout`.
+
+        One that does not serve yet cannot answer, and recovery of a large log takes longer: it is killed if it is stopped.
 
         Args:
             elapsed: Seconds since the last call, except those in which this process did not run either.
         """
-        if self._link is None or self.state != READY:
+        if self._link is None or self.state == STOPPED:
             self._is_asked = False
             return
-        if not self._is_asked:
+        if self.state != READY:
+            self._is_asked = False
+            problem = "has been stopped"
+            if not is_stopped(self.pid):
+                self._silence = 0.0
+                return
+        elif not self._is_asked:
             self._is_asked, self._silence = True, 0.0
             self._link.send(Ping())
             return
+        else:
+            problem = "has not answered"
         self._silence += elapsed
         timeout = self._shards.config.cluster.shard_timeout
         if 0 < timeout <= self._silence:
-            self._kill(f"has not answered for {timeout:g} seconds ('cluster.shard_timeout')")
+            self._silence = 0.0
+            self._kill(f"{problem} for {timeout:g} seconds ('cluster.shard_timeout')")
 
     def _kill(self, reason: str) -> None:
         """Kill a process that hangs."""
@@ -393,6 +410,7 @@ class Shard:
             link.send(Begin(records))
             if self._shards.config is not self._config:
                 self.reload(self._shards.config)
+            self.note_listeners(self._shards.listeners)
         else:
             link.send(Records(records))
         if self._sending is not None or self._changed:
@@ -514,6 +532,7 @@ class Shards:
         self._asks_shared = asks_shared
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
+        self.listeners: list[str] = []
         self.audit = AuditLog()
         self._vhost_removed: Callable[[str], None] | None = None
         self._state_changed: Callable[[], None] | None = None
@@ -549,6 +568,12 @@ class Shards:
         """
         self.audit, self._vhost_removed, self._state_changed = audit, vhost_removed, state_changed
 
+    def note_listeners(self, urls: list[str]) -> None:
+        """Note the addresses that the front listens on, as URLs."""
+        self.listeners = urls
+        for shard in self.all:
+            shard.note_listeners(urls)
+
     def note_state(self) -> None:
         """Note that the state of a shard has changed."""
         if self._state_changed is not None:
@@ -572,6 +597,11 @@ class Shards:
     @property
     def is_draining(self) -> bool:
         """Whether the broker is a node that moves its shards away, and takes no clients."""
+        return False
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the broker is a node without a link to another one, though others reach each other."""
         return False
 
     @property
@@ -641,6 +671,7 @@ class Shards:
         """Start all shards that do not run yet, without waiting for them."""
         for shard in self.all:
             shard.start()
+        self._start_asking()
 
     async def opened_all(self) -> None:
         """Wait until the logs of all shards are open. Raises `StartFailed`."""
@@ -650,7 +681,6 @@ class Shards:
     async def begin(self) -> None:
         """Let all shards serve, and wait until they do. Creates the vhosts of the configuration. Raises `StartFailed`."""
         self._has_begun = True
-        self._start_asking()
         for shard in self.all:
             shard.begin()
         await self._started(lambda: all(shard.state == READY for shard in self.all) and not self._missing_vhosts())

@@ -115,6 +115,7 @@ async def health(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
         unindexed_queues=sum(state.unindexed_queues for state in states),
         indexed=min((state.indexed for state in states), default=1.0),
         draining=front.shards.is_draining,
+        isolated=front.shards.is_isolated,
     )
     async for line in encode_result(merged):
         yield line

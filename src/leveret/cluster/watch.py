@@ -67,6 +67,7 @@ class NodeRow(msgspec.Struct, frozen=True):
         live: Whether it has shown a sign of life lately, by PostgreSQL's clock.
         clock: Seconds by which its clock is ahead of PostgreSQL's; None if that is not known yet.
         format: The format of the database that it writes; None for a version that does not say.
+        unreachable: The names of the nodes that it did not reach when it last tried.
     """
 
     name: str
@@ -78,6 +79,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     live: bool
     clock: float | None = None
     format: int | None = None
+    unreachable: list[str] = []
 
 
 class View(msgspec.Struct, frozen=True):

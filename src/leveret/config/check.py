@@ -14,6 +14,7 @@ Source = Callable[[tuple[str, ...]], str]
 
 _WEBHOOK = re.compile(r'https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!"$-~]*)?')
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
+_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 _LOCAL_PART = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -23,6 +24,7 @@ _CERT = "expected 'tls.cert' to name the server's certificate"
 def conflicts(config: Config, source: Source, choices: Choices) -> Iterator[str]:
     """Return a message for each conflict of settings. `source` returns the source of a setting."""
     yield from _check_tls(config, source)
+    yield from _check_websocket(config, source)
     yield from _check_cluster_tls(config, source)
     yield from _check_auth(config, source, choices)
     yield from _check_users(config, source)
@@ -72,6 +74,21 @@ def _check_tls(config: Config, source: Source) -> Iterator[str]:
             f"{source(('tls', 'verify'))}: 'tls.verify' is '{tls.verify}' without 'tls.ca'; "
             "expected 'tls.ca' to name the certificates to verify clients against"
         )
+
+
+def _check_websocket(config: Config, source: Source) -> Iterator[str]:
+    websocket = config.websocket
+    path = websocket.path
+    if not _PATH.fullmatch(path):
+        yield f"{source(('websocket', 'path'))}: 'websocket.path' is '{path}'; expected a path such as /ws"
+    plain = config.server.plain if websocket.plain is None else websocket.plain
+    if websocket.enabled and not plain and config.tls.cert is None:
+        yield (
+            f"{source(('websocket', 'enabled'))}: 'websocket.enabled' is true, but 'websocket.plain' (or 'server.plain') is"
+            f" false; {_CERT}"
+        )
+    origins = [origin for origin in websocket.allowed_origins if origin != "*"]
+    yield from _check_origins(origins, ("websocket", "allowed_origins"), source)
 
 
 def _check_cluster_tls(config: Config, source: Source) -> Iterator[str]:

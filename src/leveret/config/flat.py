@@ -39,6 +39,8 @@ def toml_value(value: Setting) -> str:
     """Return a value in TOML notation."""
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     # A TOML string is a JSON string, but must escape DEL, too.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

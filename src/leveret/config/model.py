@@ -7,7 +7,7 @@ selects the reader in `values`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -20,6 +20,10 @@ PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 # A number of processes; "auto" becomes the number of usable cores.
 ShardCount = Annotated[int, Meta(extra={"kind": "shards"})]
+Uris = Annotated[list[str], Meta(extra={"kind": "uris"})]
+# A table with any keys.
+FreeTable = Annotated[dict[str, Any], Meta(extra={"kind": "table"})]
+ShovelProtocol = Literal["amqp091", "amqp10"]
 QosGlobal = Literal["rabbitmq", "spec"]
 # Names from the registries of other packages, which are passed to the loader as `Choices`.
 Mechanism = Annotated[str, Meta(extra={"choice": "mechanism"})]
@@ -124,6 +128,29 @@ class TlsConfig(Section, frozen=True, kw_only=True):
         ),
     ] = "none"
     min_version: Annotated[Literal["1.2", "1.3"], about("Minimum TLS version.")] = "1.2"
+
+
+class WebSocketConfig(Section, frozen=True, kw_only=True):
+    """The listener for AMQP over WebSocket. Requires the extra `leveret[websocket]`."""
+
+    enabled: Annotated[bool, about("Whether to open a listener for [AMQP over WebSocket](websocket.md).")] = False
+    host: Annotated[str | None, about("Address of the listener. Default: `server.host`.")] = None
+    port: Annotated[int, about("Port of the listener; 0 picks a free one.", ge=0, le=65535)] = 15678
+    plain: Annotated[
+        bool | None,
+        about(
+            "Whether the listener serves clients without TLS (`ws://`). It serves those with TLS (`wss://`) on the same "
+            "port if `tls.cert` is set. Default: `server.plain`."
+        ),
+    ] = None
+    path: Annotated[str, about("Path of the WebSocket, as in `ws://HOST:PORT/ws`.")] = "/ws"
+    allowed_origins: Annotated[
+        list[Name],
+        about(
+            "Origins of pages that may connect from a browser, such as `https://shop.example.com`; `*` means every origin. "
+            "Clients outside of browsers need none."
+        ),
+    ] = field(default_factory=list)
 
 
 class AmqpConfig(Section, frozen=True, kw_only=True):
@@ -407,7 +434,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about(
             "Time without an answer after which the process of a shard counts as hung. It is killed and started again. "
-            "0: never.",
+            "One that does not serve yet is killed only if it is stopped (SIGSTOP) for this time. 0: never.",
             ge=0,
         ),
     ] = 10.0
@@ -716,6 +743,43 @@ class VhostConfig(Section, frozen=True, kw_only=True):
     ] = 0.0
 
 
+class ShovelConfig(Section, frozen=True, kw_only=True):
+    """A static shovel, with the keys of a dynamic one."""
+
+    vhost: Annotated[Name, about("The process that has this vhost runs the shovel.")] = "/"
+    src_uri: Annotated[Uris | None, about("URIs of the source, to try in order. Without a host, it is this broker.")] = None
+    src_protocol: Annotated[ShovelProtocol | None, about("Protocol of the source. Default: `amqp091`.")] = None
+    src_queue: Annotated[str | None, about("Queue to consume.")] = None
+    src_queue_args: Annotated[FreeTable | None, about("Arguments of the declaration of the queue.")] = None
+    src_predeclared: Annotated[bool | None, about("Wait until the queue exists, instead of declaring it.")] = None
+    src_exchange: Annotated[str | None, about("Exchange to bind an exclusive queue to, instead of `src_queue`.")] = None
+    src_exchange_key: Annotated[str | None, about("Binding key.")] = None
+    src_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
+    src_prefetch_count: Annotated[
+        Annotated[int, Meta(ge=1, le=65535)] | None, about("Maximum number of unacked messages. Default: 1000.")
+    ] = None
+    src_consumer_args: Annotated[FreeTable | None, about("Arguments of the consumer.")] = None
+    dest_uri: Annotated[Uris | None, about("URIs of the destination, to try in order.")] = None
+    dest_protocol: Annotated[ShovelProtocol | None, about("Protocol of the destination. Default: `amqp091`.")] = None
+    dest_queue: Annotated[str | None, about("Queue to publish to.")] = None
+    dest_queue_args: Annotated[FreeTable | None, about("Arguments of the declaration of the queue.")] = None
+    dest_predeclared: Annotated[bool | None, about("Wait until the queue exists, instead of declaring it.")] = None
+    dest_exchange: Annotated[str | None, about("Exchange to publish to. Default: that of the message.")] = None
+    dest_exchange_key: Annotated[str | None, about("Routing key. Default: that of the message.")] = None
+    dest_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
+    dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
+    dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
+    dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None
+    ack_mode: Annotated[
+        Literal["on-confirm", "on-publish", "no-ack"] | None,
+        about("When messages are [acknowledged](shovel.md#guarantees) at the source. Default: `on-confirm`."),
+    ] = None
+    reconnect_delay: Annotated[
+        Annotated[Seconds, Meta(ge=0)] | None,
+        about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5."),
+    ] = None
+
+
 class BrokerConfig(Section, frozen=True, kw_only=True):
     """The Python process of `leveret serve`. The defaults suit most brokers."""
 
@@ -940,6 +1004,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    websocket: WebSocketConfig = field(default_factory=WebSocketConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
     amqp09: Amqp09Config = field(default_factory=Amqp09Config)
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)
@@ -953,6 +1018,7 @@ class Config(Section, frozen=True, kw_only=True):
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)
+    shovels: dict[str, ShovelConfig] = field(default_factory=dict)
     events: EventsConfig = field(default_factory=EventsConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     management: ManagementConfig = field(default_factory=ManagementConfig)

@@ -23,7 +23,10 @@ _EXPECTED_BY_KIND = {
     "path_or_url": "a path or URL",
     "http_url": "a URL that begins with http:// or https://",
     "shards": '"auto" or an integer',
+    "uris": "a URI, or a list of URIs",
+    "table": "a table",
 }
+_SECRETS = ("password", "password_hash", "dsn", "src_uri", "dest_uri")
 _EXPECTED_BY_TYPE = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
@@ -69,9 +72,10 @@ def schema_of(struct: type[msgspec.Struct], choices: Choices, name: str = "") ->
     table = Table(name, struct)
     for info in msgspec.structs.fields(struct):
         bare, metas = _strip(info.type)
+        kind = _kind(metas)
         if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
             table.keys[info.name] = schema_of(bare, choices, info.name)
-        elif typing.get_origin(bare) is dict:
+        elif typing.get_origin(bare) is dict and kind != "table":
             inner = typing.get_args(bare)[1]
             table.keys[info.name] = Table(info.name, None, {}, schema_of(inner, choices, "NAME"))
         else:
@@ -89,9 +93,13 @@ def _chosen(annotation: Any, choices: Choices) -> Any:
     return Literal[tuple(choices[choice])] if choice in choices else annotation
 
 
+def _kind(metas: list[msgspec.Meta]) -> str:
+    return next((meta.extra["kind"] for meta in metas if meta.extra and "kind" in meta.extra), "")
+
+
 def _key(name: str, full: Any, metas: list[msgspec.Meta], default: Setting) -> Key:
     bare, _ = _strip(full)
-    kind = next((meta.extra["kind"] for meta in metas if meta.extra and "kind" in meta.extra), "")
+    kind = _kind(metas)
     assert not kind or kind in READERS
     description = next((meta.description for meta in reversed(metas) if meta.description), "")
     return Key(
@@ -100,7 +108,7 @@ def _key(name: str, full: Any, metas: list[msgspec.Meta], default: Setting) -> K
         bare,
         kind,
         typing.get_origin(bare) is list,
-        name in ("password", "password_hash", "dsn"),
+        name in _SECRETS,
         default,
         description,
         _expected(bare, kind, metas),
@@ -123,7 +131,7 @@ def _strip(annotation: Any) -> tuple[Any, list[msgspec.Meta]]:
 def _expected(bare: Any, kind: str, metas: list[msgspec.Meta]) -> str:
     if typing.get_origin(bare) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(bare))
-    if typing.get_origin(bare) is list:
+    if typing.get_origin(bare) is list and not kind:
         inner, inner_metas = _strip(typing.get_args(bare)[0])
         expected = _expected(inner, "", inner_metas)
         return "a list of " + (expected.removeprefix("one of ") if expected.startswith("one of") else "strings")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -99,6 +100,16 @@ def read_shards(value: Setting, base: str) -> Setting:
     return int(value) if isinstance(value, str) else value
 
 
+def read_uris(value: Setting, base: str) -> Setting:
+    """Read a list of URIs, or a single one."""
+    return [value] if isinstance(value, str) else value
+
+
+def read_table(value: Setting, base: str) -> Setting:
+    """Read a table, or a JSON object. Raises `ValueError` for any other string."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def usable_cores(limit: Path = _CPU_LIMIT) -> int:
     """Return the number of cores that this process may use: those of the machine, or of the container if it has fewer."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -117,4 +128,6 @@ READERS = {
     "path_or_url": read_path_or_url,
     "http_url": read_http_url,
     "shards": read_shards,
+    "uris": read_uris,
+    "table": read_table,
 }

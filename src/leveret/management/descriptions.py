@@ -49,6 +49,13 @@ Match: TypeAlias = Literal[
     "exists",
     "missing",
 ]
+# Types of shovels, as RabbitMQ names them.
+DYNAMIC: Final = "dynamic"
+STATIC: Final = "static"
+# States of shovels, as RabbitMQ names them.
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+TERMINATED: Final = "terminated"
 
 
 class ProcessInfo(Reply, kw_only=True):
@@ -198,6 +205,48 @@ class SessionInfo(Reply, kw_only=True):
     unsettled: int
 
 
+class ShovelInfo(Reply, kw_only=True):
+    """A shovel. Of each end, the keys are those of its definition; "" for none.
+
+    Attributes:
+        type: `dynamic` for a parameter, `static` for one of the configuration.
+        state: `starting`, `running`, or `terminated` until it starts again.
+        changed: Unix time of the last change of the state.
+        src_uri: Broker of the source without the credentials: the connected one, or the first one of the definition.
+        dest_uri: The same of the destination.
+        published: Messages that were published to the destination, including those that are published again.
+        forwarded: Messages that were acknowledged to the source.
+        pending: Messages that the destination has not confirmed.
+        remaining: Messages to take before the shovel ends; None if it does not end, and unless it runs.
+        restarts: Starts after a failure.
+        error: Why the last run failed; "" if none did.
+    """
+
+    vhost: str
+    name: str
+    type: str
+    state: str
+    changed: float
+    src_uri: str
+    src_protocol: str
+    src_queue: str
+    src_exchange: str
+    src_exchange_key: str
+    src_address: str
+    dest_uri: str
+    dest_protocol: str
+    dest_queue: str
+    dest_exchange: str
+    dest_exchange_key: str
+    dest_address: str
+    published: int
+    forwarded: int
+    pending: int
+    remaining: int | None
+    restarts: int
+    error: str
+
+
 class SessionLinkInfo(Reply, kw_only=True):
     """A link of a session of AMQP 1.0, also one without a terminus, such as a link to the coordinator.
 
@@ -304,6 +353,16 @@ class ConnectedSession(Protocol):
     def describe_links(self) -> Iterable[SessionLinkInfo]: ...
 
     def shut_down(self, reason: str) -> None: ...
+
+
+class ShovelRegistry(Protocol):
+    """The part of the shovels that management uses. Methods raise `NotFound`."""
+
+    def describe(self) -> Iterable[ShovelInfo]: ...
+
+    def show(self, vhost: str, name: str) -> ShovelInfo: ...
+
+    def restart(self, vhost: str, name: str) -> None: ...
 
 
 class LinkRegistry(Protocol):

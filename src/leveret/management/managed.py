@@ -13,7 +13,15 @@ from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.audit.auditor import LoggingAuditor
 from leveret.management.audit.log import AuditLog
-from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, Performance, ProcessInfo
+from leveret.management.backups import Backups
+from leveret.management.descriptions import (
+    ConnectedSession,
+    LinkRegistry,
+    MessageCodec,
+    Performance,
+    ProcessInfo,
+    ShovelRegistry,
+)
 from leveret.management.feed import Feeds
 from leveret.management.operations.operation import Auditor
 from leveret.management.operations.tails import Tails
@@ -50,6 +58,7 @@ class ManagedBroker:
         executor: The executor for slow work, such as password hashing.
         vhost_settings: The vhost settings that operators set.
         links: The AMQP 1.0 links.
+        shovels: The shovels.
         codec: The encoder and decoder of messages.
         authenticate: Checks the password or token of a user who logs in from an address; by default passwords only, in the
             executor and without limits.
@@ -71,6 +80,7 @@ class ManagedBroker:
         executor: Executor | None = None,
         vhost_settings: dict[str, VhostConfig] | None = None,
         links: LinkRegistry,
+        shovels: ShovelRegistry,
         codec: MessageCodec,
         authenticate: Callable[[str, bytes, str], Awaitable[Account | None]] | None = None,
         audit: AuditLog | None = None,
@@ -87,6 +97,7 @@ class ManagedBroker:
         self.alarm = alarm
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
         self.links = links
+        self.shovels = shovels
         self.codec = codec
         self.feeds = Feeds()
         self.unacked_ages = UnackedAges()
@@ -95,6 +106,7 @@ class ManagedBroker:
         self.log = LogRecords()
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
+        self.backups = Backups(broker, config)
         self.vhost_names: Callable[[], Iterable[str]] = lambda: broker.vhosts
         self._executor = executor
         # Logins use the same threads.

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -23,6 +24,15 @@ _MAX_DELAY: Final = 30.0
 _STABLE: Final = 60.0
 # Seconds for the process to end, before it is killed.
 STOP_TIMEOUT: Final = 4.0
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger. False if there is none, or if that is unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 class ChildProcess:

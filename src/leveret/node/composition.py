@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,12 @@ from leveret.management.control_exchange import Requests
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
-from leveret.node.listening import listen
+from leveret.node.listening import PLAIN, TLS, WS, WSS, Endpoint, listen
 from leveret.node.logins import Logins
 from leveret.node.part import Part, shared_records
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
+from leveret.node.static_shovels import static_shovels
 from leveret.protocols.amqp09.contents.content import ClassHeaderReader
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
@@ -71,6 +73,7 @@ from leveret.storage.upload_files import UploadFiles
 
 if TYPE_CHECKING:
     from leveret.node.tokens import TokenLogins
+    from leveret.shovel.definition import Definition
 
 logger = logging.getLogger("leveret.serve")
 
@@ -93,7 +96,8 @@ class Composition:
         part: The part of the broker that this process serves. Default: all of it.
 
     Attributes:
-        listeners: The addresses that the broker listens on, as URLs.
+        listeners: The addresses that this process listens on, as URLs.
+        front_listeners: In a shard, the addresses that the front listens on.
 
     Raises:
         ConfigError: The configuration is invalid.
@@ -115,12 +119,15 @@ class Composition:
         self.part = part if part is not None else Part()
         self.config_name = config_name
         self.listeners: list[str] = []
+        self.front_listeners: list[str] = []
         self.tokens: TokenLogins | None = None
         self.watchdog = watchdog
         self.tls = make_tls(config.tls)
+        self._websocket = _websocket_endpoint(config, config_name) if self.part.has_listeners else None
         # Validate the configuration before opening the store.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
+        self._static_shovels = self._read_static_shovels(config)
         users = UserStore(
             self._put,
             loopback_users=config.auth.loopback_users,
@@ -153,6 +160,8 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
+        self.shovels = Shovels(self.broker, self._local_address, self._static_shovels)
+        self.broker.parameter_watches[SHOVEL] = self.shovels
         self.broker.global_parameters.put = self._put
         self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
         self.services = Services(
@@ -196,9 +205,13 @@ class Composition:
             self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor, self.managed.ready_ages
         )
         self.services.auditor = self.managed.auditor
-        self.shovels = Shovels(self.broker, self._local_address)
-        self.broker.parameter_watches[SHOVEL] = self.shovels
         self._started = time.monotonic()
+
+    def _read_static_shovels(self, config: Config) -> dict[tuple[str, str], Definition]:
+        try:
+            return static_shovels(config.shovels)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_name}: {error}") from None
 
     def _make_broker(self, config: Config) -> Broker:
         """Create the broker with its settings, before it recovers."""
@@ -258,6 +271,7 @@ class Composition:
             executor=executor,
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
+            shovels=self.shovels,
             codec=MessageCodec(self.broker),
             authenticate=logins.authenticate,
             audit=self.part.audit,
@@ -306,33 +320,35 @@ class Composition:
                 with contextlib.suppress(StorageFailed):
                     opened.close()
 
-    async def listen(self, ports: dict[bool, int]) -> None:
+    async def listen(self, ports: dict[str, int]) -> None:
         """Listen on the configured addresses.
 
         Args:
-            ports: The ports of the plain listener (False) and of the TLS listener (True). Replaces a port of 0 with the
-                picked port.
+            ports: The ports by `Endpoint.section`. Replaces a port of 0 with the picked port.
 
         Raises:
             StartFailed: An address cannot be listened on.
         """
-        server = self.config.server
+        server, context = self.config.server, None if self.tls is None else self.tls.context
         self.start_tokens()
         if server.plain:
-            await self._listen(server.host, None, ports)
-        if self.tls is not None:
-            host = self.config.tls.host
-            await self._listen(server.host if host is None else host, self.tls.context, ports)
+            await self._listen(PLAIN, server.host, None, ports)
+        if context is not None:
+            await self._listen(TLS, self.config.tls.host, context, ports)
+        if self._websocket is not None:
+            tls_only = self._websocket.scheme == WSS
+            await self._listen(self._websocket, self.config.websocket.host, context if tls_only else None, ports)
 
     def _local_address(self) -> tuple[str, int]:
-        """Return the address of the plain listener. Raises `InvalidUrl` if there is none."""
+        """Return the address of the broker's plain listener. Raises `InvalidUrl` if there is none."""
         from leveret.client.errors import InvalidUrl
         from leveret.client.url import split_host
 
         server = self.config.server
         if not server.plain:
             raise InvalidUrl("a URI without a host needs a listener without TLS; set 'server.plain', or name the host")
-        listener = next((known for known in self.listeners if known.startswith("amqp://")), "")
+        listeners = (*self.listeners, *self.front_listeners)
+        listener = next((known for known in listeners if known.startswith("amqp://")), "")
         host, port = split_host(listener.partition("://")[2], server.port) if listener else (server.host, server.port)
         return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
@@ -356,8 +372,12 @@ class Composition:
         if self.tokens is not None:
             self.tokens.start()
 
-    async def _listen(self, host: str, context: ssl.SSLContext | None, ports: dict[bool, int]) -> None:
-        bound, ports[context is not None] = await listen(self.server, host, ports[context is not None], context)
+    async def _listen(
+        self, endpoint: Endpoint, host: str | None, context: ssl.SSLContext | None, ports: dict[str, int]
+    ) -> None:
+        host = self.config.server.host if host is None else host
+        section = endpoint.section
+        bound, ports[section] = await listen(self.server, endpoint, host, ports[section], context)
         self.listeners += bound
 
     def _put(self, kind: str, key: str, value: bytes | None) -> None:
@@ -381,6 +401,7 @@ class Composition:
     def _vhost_removed(self, vhost: Vhost) -> None:
         self.services.vhost_removed(vhost)
         self.part.vhost_removed(vhost.name)
+        self.shovels.vhost_removed(vhost.name)
 
     def _apply_vhosts(self) -> None:
         """Create the configured vhosts, and apply the settings of all vhosts from configuration, operators or defaults."""
@@ -400,11 +421,14 @@ class Composition:
         self.broker.end_turn()
 
     def warn_about_vhosts(self, existing: Container[str]) -> None:
-        """Log a warning for each vhost that does not exist, but that a user has permissions in."""
+        """Log a warning for each vhost that does not exist, but that a user has permissions in, or a shovel runs in."""
         for user in self.users.users():
             for name in user.permissions:
                 if name not in existing:
                     logger.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
+        for vhost, name in self._static_shovels:
+            if vhost not in existing:
+                logger.warning("'shovels.%s.vhost' is '%s', which does not exist: the shovel does not start", name, vhost)
 
     def reload(self, config: Config) -> None:
         """Apply the limits and vhosts of a changed configuration to the running broker.
@@ -461,6 +485,7 @@ class Composition:
         added = self.broker.add_vhost(name, settings)
         if is_new:
             self.part.vhost_added(name)
+            self.shovels.vhost_added(name)
         return added
 
     def facts(self) -> ProcessInfo:
@@ -489,6 +514,28 @@ class Composition:
             loop_cpu=0.0 if watchdog is None else watchdog.cpu,
             commits=Histogram.of(self.log.commit_durations()),
         )
+
+
+def configured_ports(config: Config) -> dict[str, int]:
+    """Return the ports of the listeners, by `Endpoint.section`."""
+    return {"server": config.server.port, "tls": config.tls.port, "websocket": config.websocket.port}
+
+
+def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
+    """Return the listener for WebSockets, or None without one. Imports the extra, which other brokers do not need."""
+    settings = config.websocket
+    if not settings.enabled:
+        return None
+    try:
+        from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+    except ImportError as error:
+        raise ConfigError(
+            f"{config_name}: 'websocket.enabled' is set, which needs the extra leveret[websocket]; {error}"
+        ) from None
+    origins = frozenset(origin.lower() for origin in settings.allowed_origins)
+    accepted = WebSocketSettings(settings.path, origins)
+    is_plain = config.server.plain if settings.plain is None else settings.plain
+    return Endpoint("websocket", WS if is_plain else WSS, settings.path, partial(WebSocketProtocol, accepted))
 
 
 def header_readers() -> dict[int, HeaderReader]:

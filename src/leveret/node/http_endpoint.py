@@ -175,7 +175,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     """
     opened: list[socket.socket] = []
     failure: OSError | None = None
-    for address in addresses_of(host):
+    for address in addresses_of(host, "management.host"):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             opened.append(_bind(family, address, opened[0].getsockname()[1] if opened else port))

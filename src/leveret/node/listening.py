@@ -6,10 +6,12 @@ import errno
 import logging
 import socket
 import ssl
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from leveret.node.errors import StartFailed
 from leveret.server.listener import Listener
+from leveret.server.transport import MakeProtocol, SocketProtocol
 
 logger = logging.getLogger("leveret.serve")
 
@@ -24,33 +26,71 @@ class Listening(Protocol):
 
     listeners: list[Listener]
 
-    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]: ...
+    async def listen(
+        self,
+        host: str | None,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        make_protocol: MakeProtocol = SocketProtocol,
+    ) -> tuple[str, int]: ...
 
 
-async def listen(server: Listening, host: str, port: int, context: ssl.SSLContext | None) -> tuple[list[str], int]:
+@dataclass(frozen=True)
+class Endpoint:
+    """A listener.
+
+    Attributes:
+        section: The section of the configuration with its `host` and `port`.
+        scheme: The scheme of its URLs.
+        path: The path of its URLs.
+        make_protocol: Makes the protocol of an accepted socket.
+    """
+
+    section: str
+    scheme: str
+    path: str = ""
+    make_protocol: MakeProtocol = SocketProtocol
+
+
+PLAIN: Final = Endpoint("server", "amqp")
+TLS: Final = Endpoint("tls", "amqps")
+# Schemes of the listener for WebSockets.
+WS: Final = "ws"
+WSS: Final = "wss"
+
+
+async def listen(
+    server: Listening, endpoint: Endpoint, host: str, port: int, context: ssl.SSLContext | None
+) -> tuple[list[str], int]:
     """Listen on all addresses of a host. Returns their URLs and the port; 0 picks a free port.
 
     Skips addresses that this machine lacks, such as the IPv6 address of `localhost`, if at least one is available.
 
+    Args:
+        server: The server.
+        endpoint: The listener.
+        host: The host.
+        port: The port.
+        context: The TLS context of a listener that accepts only TLS; None for a plain listener.
+
     Raises:
         StartFailed: An address cannot be listened on.
     """
-    addresses = addresses_of(host)
-    scheme = "amqp" if context is None else "amqps"
+    addresses = addresses_of(host, f"{endpoint.section}.host")
     for attempt in range(MAX_ATTEMPTS):
         chosen = port
         bound: list[str] = []
         failure: StartFailed | None = None
         for address in addresses:
             try:
-                _, chosen = await server.listen(address, chosen, context)
+                _, chosen = await server.listen(address, chosen, context, endpoint.make_protocol)
             except OSError as error:
-                failure = _failure(address, chosen, context is not None, error)
+                failure = _failure(address, chosen, endpoint.section, error)
                 if error.errno not in _NO_SUCH_ADDRESS:
                     break
                 logger.debug("%s", failure)
             else:
-                bound.append(f"{scheme}://{bracketed(address)}:{chosen}")
+                bound.append(f"{endpoint.scheme}://{bracketed(address)}:{chosen}{endpoint.path}")
         else:
             if bound:
                 return bound, chosen
@@ -63,17 +103,20 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
     raise AssertionError("the last attempt returned or raised")
 
 
-def _failure(address: str, port: int, tls: bool, error: OSError) -> StartFailed:
-    section = "tls" if tls else "server"
-    flag = "" if tls else ", --port"
+def _failure(address: str, port: int, section: str, error: OSError) -> StartFailed:
+    flag = ", --port" if section == PLAIN.section else ""
     return StartFailed(
         f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; change"
         f" '{section}.host' or '{section}.port'{flag} (0 picks a free port)"
     )
 
 
-def addresses_of(host: str) -> list[str]:
+def addresses_of(host: str, setting: str) -> list[str]:
     """Return the addresses of a host, IPv4 first; an empty host means all addresses of the machine.
+
+    Args:
+        host: The host.
+        setting: The setting that has it.
 
     Raises:
         StartFailed: The host is unknown.
@@ -83,7 +126,7 @@ def addresses_of(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise StartFailed(f"cannot resolve 'server.host' '{host}': {error}") from None
+        raise StartFailed(f"cannot resolve '{setting}' '{host}': {error}") from None
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 

@@ -12,7 +12,7 @@ from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.config import Config, ConfigError
 from leveret.management.operations.operation import Operator
 from leveret.management.structs import Reply
-from leveret.node.composition import Composition
+from leveret.node.composition import Composition, configured_ports
 from leveret.node.errors import CallRefused, StartFailed
 from leveret.node.loading import executor, load_definitions
 from leveret.node.management import NodeManagement
@@ -34,7 +34,7 @@ class Node:
         self._config_name = config_name
         self._owner = owner
         # The broker keeps an automatically picked port when the store is reopened.
-        self._ports = {False: config.server.port, True: config.tls.port}
+        self._ports = configured_ports(config)
         self._composition: Composition | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._management: NodeManagement | None = None

@@ -17,7 +17,7 @@ from leveret.security.accounts import ExportedAccount
 
 
 class PeerFacts(msgspec.Struct, frozen=True):
-    """The client's socket, as in `Peer`. The socket that is handed over may be another one, to a relay of TLS."""
+    """The client's socket, as in `Peer`. The socket that is handed over may be another one, to a relay."""
 
     name: str
     host: str

@@ -19,7 +19,7 @@ from leveret.protocols.opening import Protocols
 from leveret.server.admission import Admission
 from leveret.server.listener import Listener
 from leveret.server.periodic import Tasks
-from leveret.server.transport import AdoptedProtocol, SocketProtocol, Sockets
+from leveret.server.transport import AdoptedProtocol, MakeProtocol, SocketProtocol, Sockets
 from leveret.server.watch import INTERVAL, Watch
 from leveret.server.watchdog import Watchdog
 
@@ -130,15 +130,31 @@ class Server:
         callback()
         self.broker.end_turn()
 
-    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listen on an address and return the bound address; port 0 picks a free port. Raises `OSError`."""
+    async def listen(
+        self,
+        host: str | None,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        make_protocol: MakeProtocol = SocketProtocol,
+    ) -> tuple[str, int]:
+        """Listen on an address and return the bound address; port 0 picks a free port.
+
+        Args:
+            host: The address.
+            port: The port.
+            tls: The TLS context of a listener that accepts only TLS; None for a plain listener.
+            make_protocol: Makes the protocol of an accepted socket.
+
+        Raises:
+            OSError: The address cannot be listened on.
+        """
         loop = asyncio.get_running_loop()
         # Use asyncio only to resolve the address and bind the socket.
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         listening = server.sockets[0].dup()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
         server.close()
-        listener = Listener(loop, listening, partial(self._take, tls or self.tls, tls is not None))
+        listener = Listener(loop, listening, partial(self._take, make_protocol, tls or self.tls, tls is not None))
         try:
             listener.start(BACKLOG)
         except OSError:
@@ -147,13 +163,20 @@ class Server:
         self.listeners.append(listener)
         return listener.address
 
-    def _take(self, tls: ssl.SSLContext | None, tls_only: bool, accepted: socket.socket, host: str) -> None:
+    def _take(
+        self,
+        make_protocol: MakeProtocol,
+        tls: ssl.SSLContext | None,
+        tls_only: bool,
+        accepted: socket.socket,
+        host: str,
+    ) -> None:
         """Serve an accepted socket."""
         assert self._sockets is not None
         if not self.admission.admit(host):
             accepted.close()
             return
-        protocol = SocketProtocol(self._sockets, tls, tls_only)
+        protocol = make_protocol(self._sockets, tls, tls_only)
         self.admission.enter(protocol, host)
         self._connect(protocol, accepted)
 
@@ -161,7 +184,7 @@ class Server:
         """Serve a connection that another process has accepted, and whose handshake it has run.
 
         Args:
-            sock: The client's socket, or one to a relay of TLS. The server closes it.
+            sock: The client's socket, or one to a relay. The server closes it.
             adoption: The connection.
             ended: Called once, when the socket is closed.
         """
@@ -204,6 +227,8 @@ class Server:
         self.close_listeners()
         for session in list(services.sessions):
             session.shut_down(reason)
+        for protocol in list(self.accepted):
+            protocol.close_silent()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.shutdown_timeout
         if self._connecting:

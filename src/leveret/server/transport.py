@@ -105,9 +105,24 @@ def _retain_freed_memory() -> None:
 
 
 class SocketPeer(Peer):
-    """The session's interface to its socket."""
+    """The session's interface to its socket.
 
-    __slots__ = ("_executor", "_gathers", "_loop", "_protocol", "_reader", "_timers", "_transport")
+    Attributes:
+        websocket: Whether a WebSocket carries the connection.
+        is_plain: Whether the socket has the bytes of AMQP, so that another process can take it over.
+    """
+
+    __slots__ = (
+        "_executor",
+        "_gathers",
+        "_loop",
+        "_protocol",
+        "_reader",
+        "_timers",
+        "_transport",
+        "is_plain",
+        "websocket",
+    )
 
     def __init__(
         self,
@@ -126,12 +141,14 @@ class SocketPeer(Peer):
         address = _address_of(transport)
         own = transport.get_extra_info("sockname") or ("", 0)
         self.host = str(address[0])
-        self.name = f"{_shown(address)} -> {_shown(own)}"
+        self.name = f"{shown_address(address)} -> {shown_address(own)}"
         self.local = _is_local(address)
         tls = transport.get_extra_info("ssl_object")
         self.tls = tls is not None
+        self.websocket: bool = transport.get_extra_info("websocket", False)
+        self.is_plain = not self.tls and not self.websocket
         # TLS encrypts pieces one by one, and other event loops have output that they do not report.
-        self._gathers = not self.tls and hasattr(os, "writev") and isinstance(sockets.loop, asyncio.SelectorEventLoop)
+        self._gathers = self.is_plain and hasattr(os, "writev") and isinstance(sockets.loop, asyncio.SelectorEventLoop)
         if tls is not None:
             self.certificate = tls.getpeercert() or None
 
@@ -164,7 +181,7 @@ class SocketPeer(Peer):
     def give_away(self) -> socket.socket:
         """Return a duplicate of the socket, and close this one without an effect on the connection.
 
-        The caller has checked that all output is written and that there is no TLS.
+        The caller has checked that all output is written and that the socket is plain.
 
         Raises:
             OSError: there is no file descriptor for the duplicate.
@@ -270,7 +287,8 @@ SelectorTransport: TypeAlias = Any
 
 
 def _reader_of(transport: asyncio.Transport) -> SelectorTransport:
-    """Return the transport that reads the socket, below the TLS transport."""
+    """Return the transport that reads the socket, below those of a WebSocket and of TLS."""
+    transport = transport.get_extra_info("below", transport)
     tls = getattr(transport, "_ssl_protocol", None)
     return transport if tls is None else tls._transport
 
@@ -305,7 +323,8 @@ def _is_local(address: tuple[str | int, ...]) -> bool:
     return host.startswith(("127.", "::ffff:127.")) or host in ("::1", "")
 
 
-def _shown(address: tuple[str | int, ...] | str) -> str:
+def shown_address(address: tuple[str | int, ...] | str) -> str:
+    """Return an address for people."""
     if not isinstance(address, tuple):
         return str(address) or "local"
     host = str(address[0])
@@ -383,7 +402,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         if self._transport is not None:
-            name = _shown(self._transport.get_extra_info("peername"))
+            name = shown_address(self._transport.get_extra_info("peername"))
             logger.warning(
                 "%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
                 name,
@@ -443,15 +462,19 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._room[:nbytes]
+        self.received(data if nbytes >= LARGE_READ else bytes(data))
+
+    def received(self, data: bytes | memoryview) -> None:
+        """Pass input to the session, if there is one."""
         session = self.session
         if session is not None:
-            session.data_received(data if nbytes >= LARGE_READ else bytes(data))
+            session.data_received(data)
         elif not self._ignoring:
-            self._begin(bytes(data))
+            self._first += data
+            self._detect()
 
-    def _begin(self, data: bytes) -> None:
+    def _detect(self) -> None:
         """Detect the client's protocol."""
-        self._first += data
         if self._awaits_hello:
             self._take_hello()
             return
@@ -485,7 +508,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """Send a supported protocol header and close."""
         transport = self._transport
         assert transport is not None
-        name = _shown(transport.get_extra_info("peername"))
+        name = shown_address(transport.get_extra_info("peername"))
         if found == UNKNOWN:
             reason = f"not a protocol header of AMQP 0-9-1 or 1.0: {self._first[:HEADER_SIZE]!r}"
         elif transport.get_extra_info("ssl_object") is not None:
@@ -509,7 +532,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def _not_tls(self) -> None:
         transport = self._transport
         assert transport is not None
-        name = _shown(transport.get_extra_info("peername"))
+        name = shown_address(transport.get_extra_info("peername"))
         logger.info("%s: TLS failed: expected a ClientHello, got %r", name, self._first[:HEADER_SIZE], extra={"peer": name})
         self._first = b""
         self._ignoring = True
@@ -545,6 +568,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def never_served(self) -> None:
         """Handle that the socket was lost before it was served."""
         self._sockets.admission.leave(self)
+
+    def close_silent(self) -> None:
+        """Close the socket if its client has not begun with AMQP."""
+        if self.session is None and self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close the socket at once."""
@@ -637,3 +665,7 @@ class AdoptedProtocol(SocketProtocol):
         self._ended = None
         if ended is not None:
             ended()
+
+
+# Makes the protocol of an accepted socket: from the state of all sockets, the TLS context, and whether there is only TLS.
+MakeProtocol: TypeAlias = Callable[[Sockets, ssl.SSLContext | None, bool], SocketProtocol]

@@ -74,7 +74,7 @@ class Amqp10Destination(Destination):
     def encode(self, message: AnyMessage) -> Transfer:
         """Return a publish of a message. Raises `InvalidMessage`."""
         transfer = self._encode(message)
-        transfer.link = self._sender.core
+        transfer.send_by(self._sender.core)
         return transfer
 
     def publish(self, outgoing: Transfer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -125,21 +125,42 @@ def read_definition(name: str, value: Value) -> Definition:
     Raises:
         PreconditionFailed: The definition is invalid; the message names the key.
     """
-    return _Reader(name, value).read()
+    return _Reader(f"shovel '{name}'", value, lambda key: key).read()
+
+
+def read_settings(name: str, settings: Mapping[str, Value]) -> Definition:
+    """Return the definition in settings of the configuration, which are the keys of parameters with underscores.
+
+    Args:
+        name: The name of the shovel.
+        settings: The settings that are set.
+
+    Raises:
+        PreconditionFailed: The definition is invalid; the message names the setting.
+    """
+    value = {key.replace("_", "-"): item for key, item in settings.items()}
+    return _Reader(f"static shovel '{name}'", value, lambda key: f"shovels.{name}.{key.replace('-', '_')}").read()
 
 
 class _Reader:
-    """Reads one definition."""
+    """Reads one definition.
 
-    def __init__(self, name: str, value: Value) -> None:
-        self.name = name
+    Args:
+        shovel: The shovel in messages.
+        value: The definition.
+        spell: Returns a key as messages name it.
+    """
+
+    def __init__(self, shovel: str, value: Value, spell: Callable[[str], str]) -> None:
+        self.shovel = shovel
+        self.spell = spell
         if not isinstance(value, dict):
-            raise PreconditionFailed(f"shovel '{name}' is not an object")
+            raise PreconditionFailed(f"{shovel} is not an object")
         self.values: dict[str, Value] = {}
         for key, item in value.items():
             known = str(_SYNONYMS.get(key, key))
             if known in self.values:
-                raise PreconditionFailed(f"shovel '{name}': '{key}' and '{known}' are the same setting; expected one")
+                raise PreconditionFailed(f"{shovel}: '{key}' and '{known}' are the same setting; expected one")
             self.values[known] = item
 
     def read(self) -> Definition:
@@ -148,8 +169,8 @@ class _Reader:
         for key in self.values:
             if key not in allowed:
                 raise PreconditionFailed(
-                    f"shovel '{self.name}': '{key}' is unknown with src-protocol '{source}' and dest-protocol"
-                    f" '{destination}'; expected one of {', '.join(allowed)}"
+                    f"{self.shovel}: '{self.spell(key)}' is unknown with src-protocol '{source}' and dest-protocol"
+                    f" '{destination}'; expected one of {', '.join(map(self.spell, allowed))}"
                 )
         delete_after = self._delete_after()
         if source == AMQP10 and delete_after == QUEUE_LENGTH:
@@ -181,10 +202,13 @@ class _Reader:
                 self._fail(f"{side}-address", address, "an address")
         elif queue is not None and exchange is not None:
             raise PreconditionFailed(
-                f"shovel '{self.name}': '{side}-queue' and '{side}-exchange' are both given; expected one of them"
+                f"{self.shovel}: '{self.spell(f'{side}-queue')}' and '{self.spell(f'{side}-exchange')}' are both given;"
+                " expected one of them"
             )
         elif needs_node and not queue and not exchange:
-            raise PreconditionFailed(f"shovel '{self.name}': expected '{side}-queue' or '{side}-exchange'")
+            raise PreconditionFailed(
+                f"{self.shovel}: expected '{self.spell(f'{side}-queue')}' or '{self.spell(f'{side}-exchange')}'"
+            )
         return End(
             uris,
             protocol,
@@ -204,13 +228,13 @@ class _Reader:
         uris = [value] if isinstance(value, str) else value
         if not isinstance(uris, list) or not uris:
             raise PreconditionFailed(
-                f"shovel '{self.name}': '{key}' is missing or invalid; expected a URI or a list of them"
+                f"{self.shovel}: '{self.spell(key)}' is missing or invalid; expected a URI or a list of them"
             )
         for uri in uris:
             try:
                 read_uri(uri, protocol, "")
             except InvalidUrl as error:
-                raise PreconditionFailed(f"shovel '{self.name}': '{key}': {error}") from None
+                raise PreconditionFailed(f"{self.shovel}: '{self.spell(key)}': {error}") from None
         return tuple(uris)
 
     def _delete_after(self) -> int | str:
@@ -234,7 +258,8 @@ class _Reader:
         try:
             encode_properties(Properties(**given))
         except InvalidMessage as error:
-            raise PreconditionFailed(f"shovel '{self.name}': 'dest-publish-properties': {error}") from None
+            name = self.spell("dest-publish-properties")
+            raise PreconditionFailed(f"{self.shovel}: '{name}': {error}") from None
         return given
 
     def _text(self, key: str) -> str | None:
@@ -273,7 +298,7 @@ class _Reader:
         return str(value)
 
     def _fail(self, key: str, value: Value, expected: str) -> NoReturn:
-        raise PreconditionFailed(f"shovel '{self.name}': '{key}' is {str(value)[:100]!r}; expected {expected}")
+        raise PreconditionFailed(f"{self.shovel}: '{self.spell(key)}' is {str(value)[:100]!r}; expected {expected}")
 
 
 def _is_integer(value: Value, low: int, high: int) -> bool:

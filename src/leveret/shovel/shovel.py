@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from leveret.client.errors import Error
 from leveret.client.parameters import Parameters
+from leveret.management.descriptions import RUNNING, STARTING, TERMINATED, ShovelInfo
 from leveret.shovel.definition import Definition, End
 from leveret.shovel.uris import at_address, is_local, read_uri, without_credentials
+
+if TYPE_CHECKING:
+    from leveret.shovel.transfer import Transfer
 
 logger = logging.getLogger("leveret.shovel")
 
@@ -21,6 +27,7 @@ class Shovel:
     Args:
         vhost: The name of the vhost.
         name: The name of the shovel.
+        type: `DYNAMIC` or `STATIC`.
         definition: The definition.
         address: Returns the address of the broker that runs the shovel, for URIs without a host. Raises `Error`.
         ended: Called when the shovel has moved as many messages as its definition says.
@@ -30,20 +37,37 @@ class Shovel:
         self,
         vhost: str,
         name: str,
+        type: str,
         definition: Definition,
         address: Callable[[], tuple[str, int]],
         ended: Callable[[Shovel], None],
     ) -> None:
         self.vhost = vhost
         self.name = name
+        self.type = type
         self.definition = definition
         self._address = address
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
+        self._state = STARTING
+        self._changed = time.time()
+        self._uris = (definition.source.uris[0], definition.destination.uris[0])
+        # The messages of the current run, and the numbers of those of earlier ones.
+        self._transfer: Transfer | None = None
+        self._published = 0
+        self._forwarded = 0
+        self._restarts = 0
+        self._error = ""
 
-    def start(self) -> None:
-        """Start the task."""
-        self._task = asyncio.get_running_loop().create_task(self._supervise(), name=f"leveret shovel {self.name}")
+    def start(self, former: asyncio.Task[None] | None = None) -> None:
+        """Start the task.
+
+        Args:
+            former: The cancelled task of the shovel, or of the one that this one replaces. Its messages return to their
+                queue before this one takes any.
+        """
+        supervising = self._supervise() if former is None else self._supervise_after(former)
+        self._task = asyncio.get_running_loop().create_task(supervising, name=f"leveret shovel {self.name}")
 
     def cancel(self) -> asyncio.Task[None]:
         """End the shovel, and return the task, which closes the connections. The shovel must have been started."""
@@ -51,32 +75,95 @@ class Shovel:
         self._task.cancel()
         return self._task
 
+    def describe(self) -> ShovelInfo:
+        """Return the state of the shovel."""
+        source, destination = self.definition.source, self.definition.destination
+        transfer = self._transfer
+        return ShovelInfo(
+            vhost=self.vhost,
+            name=self.name,
+            type=self.type,
+            state=self._state,
+            changed=round(self._changed, 3),
+            src_uri=without_credentials(self._uris[0]),
+            src_protocol=source.protocol,
+            src_queue=source.queue,
+            src_exchange=source.exchange or "",
+            src_exchange_key=source.exchange_key or "",
+            src_address=source.address,
+            dest_uri=without_credentials(self._uris[1]),
+            dest_protocol=destination.protocol,
+            dest_queue=destination.queue,
+            dest_exchange=destination.exchange or "",
+            dest_exchange_key=destination.exchange_key or "",
+            dest_address=destination.address,
+            published=self._published + (0 if transfer is None else transfer.published),
+            forwarded=self._forwarded + (0 if transfer is None else transfer.forwarded),
+            pending=0 if transfer is None else transfer.pending,
+            remaining=None if transfer is None else transfer.remaining,
+            restarts=self._restarts,
+            error=self._error,
+        )
+
+    async def _supervise_after(self, former: asyncio.Task[None]) -> None:
+        await asyncio.wait([former])
+        await self._supervise()
+
     async def _supervise(self) -> None:
         delay = self.definition.reconnect_delay
         while True:
+            self._enter(STARTING)
             try:
                 await self._run()
             except (Error, OSError) as error:
                 logger.warning("shovel '%s' in vhost '%s': %s", self.name, self.vhost, error)
-            except Exception:
+                self._error = str(error)
+            except Exception as error:
                 logger.exception("shovel '%s' in vhost '%s' failed", self.name, self.vhost)
+                self._error = f"internal error: {error!r}; see the broker's log"
             else:
                 logger.info("shovel '%s' in vhost '%s' has ended", self.name, self.vhost)
                 self._ended(self)
                 return
+            self._enter(TERMINATED)
             if not delay:
                 return
             await asyncio.sleep(delay)
+            self._restarts += 1
 
     async def _run(self) -> None:
         # The first shovel imports the client's engines, which takes longer than a turn.
         await asyncio.to_thread(import_module, "leveret.shovel.transfer")
         from leveret.shovel.transfer import run
 
-        await run(self.definition, self._hosts, self._headers(), self._note_running)
+        try:
+            await run(self.definition, self._hosts, self._headers(), self._note_running)
+        finally:
+            self._note_stopped()
 
-    def _note_running(self) -> None:
+    def _note_running(self, transfer: Transfer) -> None:
         logger.info("shovel '%s' in vhost '%s' is running", self.name, self.vhost)
+        self._transfer = transfer
+        source, destination = transfer.hosts
+        self._uris = (self._uri(self.definition.source, source), self._uri(self.definition.destination, destination))
+        self._enter(RUNNING)
+
+    def _note_stopped(self) -> None:
+        """Keep the numbers of a run that has ended."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            self._published += transfer.published
+            self._forwarded += transfer.forwarded
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        self._changed = time.time()
+
+    def _uri(self, end: End, connected: Parameters) -> str:
+        """Return the URI of an end that leads to the connected broker."""
+        found = zip(end.uris, self._hosts(end), strict=True)
+        wanted = (connected.host, connected.port, connected.vhost)
+        return next((uri for uri, host in found if (host.host, host.port, host.vhost) == wanted), end.uris[0])
 
     def _hosts(self, end: End) -> list[Parameters]:
         hosts = []
@@ -90,7 +177,7 @@ class Shovel:
         definition = self.definition
         source, destination = definition.source, definition.destination
         headers = {
-            "shovel-type": "dynamic",
+            "shovel-type": self.type,
             "shovel-name": self.name,
             "shovel-vhost": self.vhost,
             "src-uri": without_credentials(source.uris[0]),

@@ -1,4 +1,4 @@
-"""The shovels that one process runs: those of the parameters of its vhosts.
+"""The shovels that one process runs: those of its vhosts, from their parameters and from the configuration.
 
 A broker without shovels does not import the client.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.parameters import SHOVEL, ParameterWatch, Value
+from leveret.management.descriptions import DYNAMIC, STATIC, ShovelInfo
 
 if TYPE_CHECKING:
+    from leveret.shovel.definition import Definition
     from leveret.shovel.shovel import Shovel
 
 # Seconds for brokers to answer the close of the connections of a shovel.
@@ -24,20 +27,33 @@ logger = logging.getLogger("leveret.shovel")
 
 
 class Shovels(ParameterWatch):
-    """The shovels of the parameters of component `shovel`.
+    """The dynamic shovels, which are the parameters of component `shovel`, and the static ones.
 
     Args:
         broker: The broker.
         address: Returns the address of the broker, for URIs without a host.
+        static: The static shovels by vhost and name. Those of other vhosts are not started.
     """
 
-    def __init__(self, broker: Broker, address: Callable[[], tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        address: Callable[[], tuple[str, int]],
+        static: Mapping[tuple[str, str], Definition],
+    ) -> None:
         self._broker = broker
         self._address = address
-        self._shovels: dict[tuple[str, str], Shovel] = {}
+        self._static = static
+        # By type, vhost and name.
+        self._shovels: dict[tuple[str, str, str], Shovel] = {}
         # The tasks of shovels that end.
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
+        self._starting: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Import the definitions, which takes as long as several turns."""
+        await asyncio.to_thread(import_module, "leveret.shovel.shovel")
 
     def check(self, name: str, value: Value) -> None:
         """Raise `PreconditionFailed` if a definition is invalid."""
@@ -49,31 +65,82 @@ class Shovels(ParameterWatch):
         """Start a shovel, or end it if its parameter was deleted."""
         if not self._started:
             return
-        self._end(vhost, name)
+        former = self._end(DYNAMIC, vhost, name)
         if value is not None:
-            self._start(vhost, name, value)
+            self._start_dynamic(vhost, name, value, former)
+
+    def vhost_added(self, name: str) -> None:
+        """Start the static shovels of a new vhost."""
+        if self._started:
+            self._start_static(name)
+
+    def vhost_removed(self, name: str) -> None:
+        """End the static shovels of a deleted vhost."""
+        for type, vhost, shovel in list(self._shovels):
+            if type == STATIC and vhost == name:
+                self._end(type, vhost, shovel)
+
+    def describe(self) -> Iterator[ShovelInfo]:
+        """Yield the state of each shovel."""
+        return (shovel.describe() for shovel in list(self._shovels.values()))
+
+    def show(self, vhost: str, name: str) -> ShovelInfo:
+        """Return the state of a shovel. Raises `NotFound`."""
+        return self._find(vhost, name).describe()
+
+    def restart(self, vhost: str, name: str) -> None:
+        """Close the connections of a shovel, and start it again. Raises `NotFound`."""
+        shovel = self._find(vhost, name)
+        shovel.start(self._cancel(shovel))
 
     def start(self) -> None:
-        """Start the shovels of all vhosts."""
+        """Start the shovels of all vhosts, unless they have started."""
+        if self._started:
+            return
         self._started = True
-        for vhost in list(self._broker.vhosts.values()):
-            for component, name, value in vhost.parameters.items():
-                if component == SHOVEL:
-                    self._start(vhost.name, name, value)
+        if self._static or any(component == SHOVEL for _, component, _, _ in self._parameters()):
+            self._starting = asyncio.get_running_loop().create_task(self._start_all())
 
     async def stop(self) -> None:
         """End all shovels, and wait until their connections are closed."""
         self._started = False
-        for vhost, name in list(self._shovels):
-            self._end(vhost, name)
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+        for type, vhost, name in list(self._shovels):
+            self._end(type, vhost, name)
         if self._ending:
             _, unfinished = await asyncio.wait(self._ending, timeout=CLOSE_TIMEOUT)
             for task in unfinished:
                 task.cancel()
 
-    def _start(self, vhost: str, name: str, value: Value) -> None:
+    async def _start_all(self) -> None:
+        """Start the shovels that have not started since."""
+        await self.prepare()
+        for vhost, component, name, value in self._parameters():
+            if component == SHOVEL and (DYNAMIC, vhost, name) not in self._shovels:
+                self._start_dynamic(vhost, name, value)
+        for name in list(self._broker.vhosts):
+            self._start_static(name)
+
+    def _parameters(self) -> list[tuple[str, str, str, Value]]:
+        """Return the parameters of all vhosts: vhost, component, name and value."""
+        vhosts = list(self._broker.vhosts.values())
+        return [(vhost.name, *parameter) for vhost in vhosts for parameter in vhost.parameters.items()]
+
+    def _find(self, vhost: str, name: str) -> Shovel:
+        for type in (DYNAMIC, STATIC):
+            if (type, vhost, name) in self._shovels:
+                return self._shovels[type, vhost, name]
+        raise NotFound(f"shovel '{name}' does not exist in vhost '{vhost}'")
+
+    def _start_static(self, wanted: str) -> None:
+        for (vhost, name), definition in self._static.items():
+            if vhost == wanted and (STATIC, vhost, name) not in self._shovels:
+                self._start(STATIC, vhost, name, definition)
+
+    def _start_dynamic(self, vhost: str, name: str, value: Value, former: asyncio.Task[None] | None = None) -> None:
         from leveret.shovel.definition import read_definition
-        from leveret.shovel.shovel import Shovel
 
         try:
             definition = read_definition(name, value)
@@ -81,20 +148,31 @@ class Shovels(ParameterWatch):
             # It was stored by a version that did not check it.
             logger.error("vhost '%s': %s", vhost, error)
             return
-        shovel = self._shovels[vhost, name] = Shovel(vhost, name, definition, self._address, self._ended)
-        shovel.start()
+        self._start(DYNAMIC, vhost, name, definition, former)
 
-    def _end(self, vhost: str, name: str) -> None:
-        shovel = self._shovels.pop((vhost, name), None)
-        if shovel is not None:
-            task = shovel.cancel()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+    def _start(
+        self, type: str, vhost: str, name: str, definition: Definition, former: asyncio.Task[None] | None = None
+    ) -> None:
+        from leveret.shovel.shovel import Shovel
+
+        shovel = self._shovels[type, vhost, name] = Shovel(vhost, name, type, definition, self._address, self._ended)
+        shovel.start(former)
+
+    def _end(self, type: str, vhost: str, name: str) -> asyncio.Task[None] | None:
+        """End a shovel, and return its task; None if there is none."""
+        shovel = self._shovels.pop((type, vhost, name), None)
+        return None if shovel is None else self._cancel(shovel)
+
+    def _cancel(self, shovel: Shovel) -> asyncio.Task[None]:
+        task = shovel.cancel()
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     def _ended(self, shovel: Shovel) -> None:
-        """Delete the parameter of a shovel that has moved its messages."""
-        if self._shovels.get((shovel.vhost, shovel.name)) is shovel:
-            del self._shovels[shovel.vhost, shovel.name]
+        """Delete the parameter of a shovel that has moved its messages. Static ones do not end."""
+        if self._shovels.get((shovel.type, shovel.vhost, shovel.name)) is shovel:
+            del self._shovels[shovel.type, shovel.vhost, shovel.name]
             try:
                 self._broker.vhost(shovel.vhost).parameters.delete(SHOVEL, shovel.name)
             except NotFound:

@@ -24,6 +24,8 @@ from leveret.shovel.uris import AMQP091, AMQP10
 
 # Bytes of unconfirmed messages above which no message is taken.
 MAX_UNCONFIRMED: Final = 32 << 20
+# Seconds for the destination to confirm what was published when a run is cancelled.
+SETTLE_TIMEOUT: Final = 0.5
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002
 
@@ -35,7 +37,7 @@ _DESTINATIONS: Final[dict[str, Callable[[Definition, Amend | None], Destination]
 
 
 async def run(
-    definition: Definition, hosts: Callable[[End], list[Parameters]], headers: Headers, running: Callable[[], None]
+    definition: Definition, hosts: Callable[[End], list[Parameters]], headers: Headers, running: Callable[[Transfer], None]
 ) -> None:
     """Connect to both ends, and move messages until the limit is reached.
 
@@ -43,7 +45,7 @@ async def run(
         definition: The shovel.
         hosts: Returns the brokers of an end, to try in order. Raises `Error`.
         headers: The forward headers.
-        running: Called when both ends are open.
+        running: Called with the messages between them when both ends are open.
 
     Raises:
         Error: An end failed.
@@ -54,8 +56,9 @@ async def run(
     async with AsyncExitStack() as stack:
         await source.open(await _connect(hosts(definition.source), stack))
         await destination.open(await _connect(hosts(definition.destination), stack))
-        running()
-        await Transfer(definition, source, destination, _limit(definition, source)).run()
+        transfer = Transfer(definition, source, destination, _limit(definition, source))
+        running(transfer)
+        await transfer.run()
 
 
 async def _connect(hosts: list[Parameters], stack: AsyncExitStack) -> BaseConnection:
@@ -73,7 +76,7 @@ def _limit(definition: Definition, source: Source) -> int | None:
 
 
 class Pending:
-    """A message that waits for the confirm of its publish. Its result is that of `Outgoing.waiter`."""
+    """A message that waits for the confirm of its publish. Its result is that of `Outgoing.report_to`."""
 
     __slots__ = ("is_confirmed", "message", "size", "transfer")
 
@@ -103,13 +106,15 @@ class Transfer:
     Messages are acknowledged in order: with `on-confirm`, those up to the first one that the destination has not confirmed.
 
     Attributes:
+        published: Number of messages that were published to the destination.
         forwarded: Number of messages that were acknowledged to the source.
+        remaining: Number of messages to publish before the run ends; None if there is no limit.
     """
 
     def __init__(self, definition: Definition, source: Source, destination: Destination, limit: int | None) -> None:
         self._source = source
         self._destination = destination
-        self._limit = limit
+        self.remaining = limit
         self._confirms = definition.ack_mode == ON_CONFIRM
         self._acks_on_receipt = definition.ack_mode == NO_ACK
         self._pending: deque[Pending] = deque()
@@ -119,7 +124,13 @@ class Transfer:
         self._acknowledging = False
         self._last: Message | None = None
         self._progress = asyncio.Event()
+        self.published = 0
         self.forwarded = 0
+
+    @property
+    def hosts(self) -> tuple[Parameters, Parameters]:
+        """The connected brokers: of the source, and of the destination."""
+        return self._source.connection.parameters, self._destination.connection.parameters
 
     @property
     def pending(self) -> int:
@@ -132,7 +143,12 @@ class Transfer:
         ends = [asyncio.create_task(end.connection.driver.wait_closed(None)) for end in (self._source, self._destination)]
         try:
             waiting: list[asyncio.Future[Any]] = [moving, self._failed, *ends]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                moving.cancel()
+                await self._settle()
+                raise
             if self._failed.done():
                 self._failed.result()
             if moving.done():
@@ -154,6 +170,7 @@ class Transfer:
         """End the run with an error."""
         if not self._failed.done():
             self._failed.set_exception(error)
+        self._progress.set()
 
     def note_confirm(self) -> None:
         """Handle the confirm of a message."""
@@ -165,12 +182,11 @@ class Transfer:
         self._progress.set()
 
     async def _move(self) -> None:
-        left = self._limit
         consumer, destination, loop = self._source.consumer, self._destination, self._loop
         channel = destination.channel
         began = loop.time()
         await consumer.start()
-        while left is None or left > 0:
+        while self.remaining is None or self.remaining > 0:
             message = await consumer.next()
             if self._acks_on_receipt:
                 self._acknowledge(message)
@@ -183,17 +199,27 @@ class Transfer:
                 pending = Pending(self, message, message.size)
                 self._pending.append(pending)
                 self._bytes += pending.size
-                outgoing.waiter = pending
+                outgoing.report_to(pending)
             destination.publish(outgoing)
+            self.published += 1
             if not self._confirms and not self._acks_on_receipt:
                 self._acknowledge(message)
-            if left is not None:
-                left -= 1
+            if self.remaining is not None:
+                self.remaining -= 1
             if loop.time() - began > SLICE:
                 await asyncio.sleep(0)
                 began = loop.time()
         while self._pending or self._acknowledging:
             await self._wait()
+
+    async def _settle(self) -> None:
+        """Wait a moment for the confirms of published messages, which would otherwise arrive twice."""
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT):
+                while (self._pending or self._acknowledging) and not self._failed.done():
+                    await self._wait()
+        except TimeoutError:
+            pass
 
     async def _wait(self) -> None:
         """Wait for the next confirm or acknowledgement."""

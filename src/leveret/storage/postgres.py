@@ -81,6 +81,13 @@ class PostgresLog(BatchedLog):
             self._clock = self._store.facts.clock
         return self._clock
 
+    def find_takers(self, answer: Callable[[bool], None]) -> None:
+        store, worker = self._store, self._worker
+        if store is None or worker is None:
+            answer(False)
+        else:
+            worker.ask(store.has_takers, answer)
+
     def changed(self, state: str, reason: str) -> None:
         if state == FAILED and self._store is not None:
             self.may_reopen = not self._store.refused

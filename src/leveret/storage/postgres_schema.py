@@ -68,7 +68,8 @@ CREATE TABLE leveret.node(
     applied bigint NOT NULL,
     draining boolean NOT NULL,
     clients text,
-    usage text
+    usage text,
+    unreachable text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE leveret.shared(kind text, key bytea, value bytea, version bigint NOT NULL, PRIMARY KEY (kind, key));
@@ -265,6 +266,13 @@ class Statements:
             f"SELECT id, data, crc FROM {schema}.chunk WHERE id BETWEEN $1 AND $2 ORDER BY id",
             BIGINT,
             BIGINT,
+        )
+        # Nodes that show signs of life and take shards.
+        self.takers = Statement(
+            "takers",
+            "SELECT name FROM leveret.node WHERE name <> $1 AND NOT draining"
+            " AND seen > clock_timestamp() - interval '3 seconds'",
+            TEXT,
         )
         self.size = Statement(
             "size",

@@ -522,6 +522,10 @@ class PostgresStore:
         if time.monotonic() - self._measured > MEASURE_INTERVAL:
             self._measure()
 
+    def has_takers(self) -> bool:
+        """Return whether another node takes shards."""
+        return self._read(self._statements.takers, self._settings.node.encode()).ntuples > 0
+
     def maintain(self) -> bool:
         self.tidy()
         return False

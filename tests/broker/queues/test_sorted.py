@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,12 +11,17 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.sorted_queue import order_of
 from leveret.broker.transactions.transaction import Transaction
 from tests.broker.leases.support import restart
-from tests.broker.support import Taker, World
+from tests.broker.support import Taker, World, text_of
 from tests.broker.test_policies import set_policy
+
+# More entries than a `get` passes in one turn.
+MANY = 2500
 
 
 def declare(world: World, **arguments: Any) -> Queue:
@@ -142,6 +148,18 @@ class TestWithOtherFeatures:
         world.run()
         assert every.bodies() == ["10", "15", "20"]
 
+    def test_a_consumer_gets_what_a_selective_one_that_has_left_did_not_want(self, world: World) -> None:
+        queue = declare(world)
+        every = Taker(queue, credit=0)
+        world.run()
+        only = Taker(queue, only=b"3")
+        put(world, queue, 1, 2)
+        world.run()
+        queue.remove_consumer(only)
+        every.give(-1)
+        world.run()
+        assert every.bodies() == ["1", "2"]
+
     def test_a_purge_keeps_the_places_of_unacked_messages(self, world: World) -> None:
         queue = declare(world)
         put(world, queue, 2, 3)
@@ -167,6 +185,94 @@ class TestWithOtherFeatures:
         set_policy(world, "p", "q", max_length=2)
         world.run()
         assert world.contents(queue) == ["1", "3"]
+
+
+class TestGet:
+    """A scope gets no entry that it has refused, and looks for others in steps."""
+
+    @pytest.fixture
+    def queue(self, world: World) -> Queue:
+        queue = declare(world)
+        put(world, queue, *range(MANY))
+        world.run()
+        return queue
+
+    def refuse_all(self, queue: Queue, scope: object) -> None:
+        for entry in [queue.get(False) for _ in range(queue.ready_count)]:
+            assert entry is not None
+            queue.refuse(entry, scope)
+            queue.requeue(entry)
+
+    def get_in_steps(self, world: World, queue: Queue, scope: object) -> tuple[str | None, int]:
+        """Return the body of the next entry for the scope, and the number of steps to find it."""
+        for step in itertools.count(1):
+            world.end_turn()
+            entry = queue.get(True, 0, scope)
+            assert world.broker.work <= 2 * STEP_WORK
+            if entry is not None or not queue.paging.must_load(0, scope):
+                return (None if entry is None else text_of(entry)), step
+            assert world.posted
+            notified = Notified()
+            queue.paging.wait_loaded(notified)
+            world.run()
+            assert notified.count == 1
+        raise AssertionError
+
+    def test_refused_entries_are_passed_in_steps(self, world: World, queue: Queue) -> None:
+        scope = object()
+        self.refuse_all(queue, scope)
+        put(world, queue, MANY)
+        world.run()
+        body, steps = self.get_in_steps(world, queue, scope)
+        assert body == str(MANY)
+        assert steps > 2
+        assert queue.get(True, 0, object()) is not None
+
+    def test_the_next_get_looks_at_no_entry_again(self, world: World, queue: Queue) -> None:
+        scope = object()
+        self.refuse_all(queue, scope)
+        assert self.get_in_steps(world, queue, scope)[0] is None
+        put(world, queue, MANY, 7)
+        world.run()
+        found = [self.get_in_steps(world, queue, scope) for _ in range(3)]
+        assert found[0] == ("7", 1)
+        assert [body for body, _ in found] == ["7", str(MANY), None]
+        assert self.get_in_steps(world, queue, scope) == (None, 1)
+
+    def test_two_scopes_at_the_same_time(self, world: World, queue: Queue) -> None:
+        scopes = (object(), object())
+        for scope in scopes:
+            self.refuse_all(queue, scope)
+        put(world, queue, MANY, MANY + 1)
+        world.run()
+        got: dict[object, str] = {}
+        while len(got) < 2:
+            for scope in scopes:
+                entry = queue.get(True, 0, scope)
+                if entry is not None:
+                    got[scope] = text_of(entry)
+                world.end_turn()
+            world.run()
+        assert sorted(got.values()) == [str(MANY), str(MANY + 1)]
+
+    def test_a_purge_ends_the_search(self, world: World, queue: Queue) -> None:
+        scope = object()
+        self.refuse_all(queue, scope)
+        world.end_turn()
+        assert queue.get(True, 0, scope) is None
+        assert queue.purge() == MANY
+        assert not queue.paging.must_load(0, scope)
+        put(world, queue, 1)
+        world.run()
+        assert self.get_in_steps(world, queue, scope) == ("1", 1)
+
+
+class Notified(Waiting):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def loaded(self) -> None:
+        self.count += 1
 
 
 class TestDeclaring:

@@ -363,7 +363,7 @@ def test_a_process_that_starts_later_counts_new_messages_only() -> None:
 def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
     from leveret.management.http.metrics.endpoint import MAX_SCRAPES, Metrics
 
-    async def no_consumers() -> list[Row]:
+    async def no_rows() -> list[Row]:
         return []
 
     async def statuses() -> list[int]:
@@ -381,7 +381,7 @@ def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
                     await closed.wait()  # the client does not read
 
         settings = HttpEndpoint(Config(), Path("/nonexistent")).settings()
-        metrics = Metrics(Cache(Control(Path(settings.control))), settings, list, no_consumers)
+        metrics = Metrics(Cache(Control(Path(settings.control))), settings, list, no_rows, no_rows)
         scope: Scope = {"type": "http", "method": "GET", "path": "/none", "query_string": b"", "headers": []}
         slow = [asyncio.create_task(metrics(scope, receive, send)) for _ in range(MAX_SCRAPES)]
         while len(found) < MAX_SCRAPES:

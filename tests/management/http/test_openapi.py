@@ -73,6 +73,12 @@ def values(http_process: HttpBroker) -> Iterator[dict[str, str]]:
         ("PUT", f"/policies/%2F/{NAME}", {"pattern": NAME, "definition": {"max-length": 100}, "apply-to": "queues"}),
         ("PUT", f"/operator-policies/%2F/{NAME}", {"pattern": NAME, "definition": {"max-length": 90}}),
         ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"max-connections": 5000}}),
+        # Nothing listens there.
+        (
+            "PUT",
+            f"/parameters/shovel/%2F/{NAME}",
+            {"value": {"src-uri": "amqp://127.0.0.1:1", "src-queue": NAME, "dest-uri": "amqp://"}},
+        ),
         ("PUT", f"/global-parameters/{NAME}", {"value": {"a": [1]}}),
         ("PUT", f"/vhosts/{NAME}", {}),
         ("PUT", f"/users/{NAME}", {"password": NAME, "tags": "management"}),

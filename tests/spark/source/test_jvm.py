@@ -15,8 +15,9 @@ from tests.client.tls import authority, secure, tls_url  # noqa: F401 - fixtures
 from tests.docs.pages import DOCS, blocks
 from tests.security.certificates import Authority
 from tests.spark.support import TIMEOUT, bodies, declare_stream, numbers, publish, start
-from tests.support.broker import LeveretProcess
+from tests.support.broker import LeveretProcess, free_port
 from tests.support.polling import wait_until
+from tests.support.proxy import Proxy
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -125,6 +126,25 @@ def test_a_running_query_resumes_after_a_kill(
     assert copied(spark, tmp_path) == numbers(0, 200)
 
 
+def test_a_running_query_resumes_over_another_host(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
+    declare_stream(connection, name)
+    publish(connection, name, numbers(0, 100))
+    proxy = Proxy(broker)
+    # The first one of these never answers.
+    hosts = f"127.0.0.1:{free_port()}, {broker.host}:{broker.port}"
+    query = copy(spark, proxy.url(), tmp_path, available_now=False, stream=name, hosts=hosts, **EARLIEST)
+    wait_until(lambda: read_by(query) == 100, "the first batch", within=TIMEOUT)
+    assert proxy.accepted > 0
+    proxy.stop()
+    publish(connection, name, numbers(100, 200))
+    wait_until(lambda: read_by(query) == 200, "the last batch", within=TIMEOUT)
+    query.stop()
+    assert query.exception() is None
+    assert copied(spark, tmp_path) == numbers(0, 200)
+
+
 def test_real_time_mode(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
@@ -207,6 +227,10 @@ def test_a_stream_that_was_declared_again(
     ("options", "text"),
     [
         ({"stream": "s", "columns": "body"}, "option 'columns' is not valid in format amqp-jvm"),
+        *[
+            ({"stream": "s", "hosts": f"other, {host}"}, "option hosts: address 2 is invalid; expected host or host:port")
+            for host in ("", "third:port", "u:pa55@third", "amqp://third", "third/vhost", "third?x=y")
+        ],
         ({"startingOffsets": "earliest"}, "option stream: required"),
         ({"stream": "s"}, "option consumerName: required if a query begins with the latest messages"),
         (

@@ -11,7 +11,6 @@ nothing until it has read all of them for their keys.
 from __future__ import annotations
 
 from collections import deque
-from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
@@ -19,7 +18,7 @@ from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.queue_type import QueueType
-from leveret.broker.values import FieldTable, Frozen, freeze
+from leveret.broker.values import FieldTable, Frozen, compact_key
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -38,8 +37,6 @@ DECODE_SHIFT: Final = 6
 RECENT: Final = 8
 # Length of headers that are searched for the name of the key before they are decoded.
 SHORT_HEADER: Final = 1024
-# Maximum length of a key; a longer one is replaced by its hash.
-MAX_KEY: Final = 256
 
 
 class _Keys:
@@ -63,19 +60,8 @@ class _Keys:
             broker.work += len(header) >> DECODE_SHIFT
             headers = self.headers = broker.decode_headers(message)
         value = headers.get(name)
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "surrogateescape")
-        key = by_name[name] = None if value is None else _compact(freeze(value))
+        key = by_name[name] = compact_key(value)
         return key
-
-
-def _compact(key: Frozen) -> Frozen:
-    """Return a key that can be compared quickly: the value, or the hash of a large one."""
-    if isinstance(key, tuple) or (isinstance(key, (str, bytes)) and len(key) > MAX_KEY):
-        text = repr(key)
-        if len(text) > MAX_KEY:
-            return "sha256", sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return key
 
 
 class LastValueQueue(IndexedQueue):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
     from leveret.broker.policies import Policy
+    from leveret.broker.queues.deduplication import Deduplication
     from leveret.broker.queues.rings import Rings
     from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.streams.recovery import StreamRecords
@@ -78,6 +79,7 @@ class Queue(Destination):
     limits     limits of its length and of failed deliveries
     paging     entries between memory and the log
     leases     None until the first one is acquired
+    deduplication  None unless it drops duplicates
     consumers  consumers that acquire entries
 
     Capabilities of the type:
@@ -131,6 +133,7 @@ class Queue(Destination):
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
         self.leases: Leases | None = None
+        self.deduplication: Deduplication | None = None
         # Watch on the messages of the queue; usually None.
         self.watch: QueueWatch | None = None
 
@@ -273,6 +276,17 @@ class Queue(Destination):
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         """Return a new entry that is in the log but not visible yet (transactions, dead letters)."""
 
+    def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
+        """Return a new entry of a publish, as `prepare` does; None if the queue drops it as a duplicate."""
+        return self.prepare(message, overlay)
+
+    def drops_all(self, message: Message) -> bool:
+        """Return whether a message that was routed here is a duplicate by now, for all of its queues; drop it then."""
+        return False
+
+    def take_back(self, message: Message) -> None:
+        """Forget the message of the latest publish, which another queue has rejected: it may be sent again."""
+
     def retract(self, entry: Entry) -> None:
         """Remove a prepared entry, which is not visible yet."""
         settlement.settle(entry)
@@ -313,7 +327,7 @@ class Queue(Destination):
         """Acquire the next entry for `basic.get`. Return None if it is not in memory.
 
         With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
-        refused.
+        refused. All gets of a client have the same scope.
         """
         check_supported(self, GET)
         return None

@@ -14,9 +14,10 @@ from leveret.broker.arguments import (
     parse_arguments,
 )
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues import last_value, sorted_queue
+from leveret.broker.queues import grouped, last_value, sorted_queue
 from leveret.broker.queues.classic import queue as classic
 from leveret.broker.queues.classic import quorum
+from leveret.broker.queues.deduplication import queue_deduplication
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams import queue as stream
 from leveret.broker.values import FieldTable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
-_ALL: Final = (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE, sorted_queue.TYPE)
+_ALL: Final = (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE, sorted_queue.TYPE, grouped.TYPE)
 TYPES: Final = {queue_type.name: queue_type for queue_type in _ALL}
 
 # The types that may be the default of a vhost: without an argument of their own that their queues must have.
@@ -58,9 +59,13 @@ def parse_queue_arguments(
         return PLAIN
     known, unknown = parse_arguments(QUEUE_ARGUMENTS, arguments, strict)
     if "x-queue-type" not in known:
-        for implied in TYPES.values():
-            if implied.needs in known:
-                known["x-queue-type"] = implied.name
+        implied = [queue_type for queue_type in TYPES.values() if queue_type.needs in known]
+        if len(implied) > 1:
+            raise PreconditionFailed(
+                f"invalid arg '{implied[1].needs}': received together with '{implied[0].needs}', expected one of them"
+            )
+        if implied:
+            known["x-queue-type"] = implied[0].name
     queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
     if queue_type.needs and queue_type.needs not in known:
         raise PreconditionFailed(
@@ -90,6 +95,7 @@ def parse_queue_arguments(
                         f"invalid arg '{argument.name}': received without 'x-queue-type' '{other}',"
                         f" expected together with it{argument.hint}"
                     )
+    queue_deduplication(known)  # checks its arguments
     return settings
 
 

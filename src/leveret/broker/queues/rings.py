@@ -40,6 +40,10 @@ class Ring:
         self.resigned = 0
 
 
+# Consumers of a ring (as a power of two) that are passed in 1 µs.
+PASSED_SHIFT: Final = 6
+
+
 # Parts of a queue without consumers, shared by all of them. They stay empty; even an empty deque takes 700 bytes.
 NO_RING: Final[deque[Consumer]] = deque()
 NO_RINGS: Final[dict[int, Ring]] = {}
@@ -242,6 +246,19 @@ class Rings:
         consumer.park()
         self.parkings += 1
         if not ring:
+            self._choose()
+
+    def park(self, consumer: Consumer) -> None:
+        """Park a consumer, which is anywhere in its ring, until it has credit."""
+        line = self.rings[consumer.priority].line
+        if line[len(line) - 1] is consumer:
+            line.pop()
+        else:
+            self.broker.work += len(line) >> PASSED_SHIFT
+            line.remove(consumer)
+        consumer.park()
+        self.parkings += 1
+        if not line:
             self._choose()
 
     def lines(self) -> list[deque[Consumer]]:

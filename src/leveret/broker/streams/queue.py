@@ -19,7 +19,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import INTERVAL, RETRY_DELAYS, WHOLE, Argument, QueueSettings, parse_consumer_arguments
+from leveret.broker.arguments import (
+    DEDUPLICATION,
+    DEDUPLICATION_WINDOW,
+    INTERVAL,
+    RETRY_DELAYS,
+    WHOLE,
+    Argument,
+    QueueSettings,
+    parse_consumer_arguments,
+)
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
@@ -914,6 +923,8 @@ TYPE: Final[QueueType] = QueueType(
         "x-delivery-limit",
         RETRY_DELAYS,
         "x-single-active-consumer",
+        DEDUPLICATION,
+        DEDUPLICATION_WINDOW,
         "x-queue-mode",
     ),
     apply_to="streams",

@@ -184,6 +184,9 @@ class Transaction(CommitWaiter):
             self.committed(0)
 
     def _write(self, message: Message, queues: list[Queue], due: int, delay: Delay | None) -> None:
+        if queues and queues[len(queues) - 1].observes and any(queue.drops_all(message) for queue in queues):
+            self.durable = self.durable or message.row is not None
+            return
         for queue in queues:
             later = due if delay is None else delay.due_in(queue, due)
             if queue.deleted or (not self.forced and queue.limits.reject_publish(message, later)):
@@ -194,7 +197,10 @@ class Transaction(CommitWaiter):
             elif due:
                 overlay = Overlay()
                 overlay.visible_at = due
-            entry = queue.prepare(message, overlay)
+            entry = queue.prepare_publish(message, overlay)
+            if entry is None:
+                self.durable = self.durable or message.row is not None  # it waits for the commit of the first one
+                continue
             queue.hidden.add(entry.seq, message.size)
             self.prepared.append(entry)
             self.durable = self.durable or entry.row is not None

@@ -116,6 +116,8 @@ def _needed(config: Config) -> Iterator[tuple[str, tuple[str, ...], str, str]]:
         yield "iceberg", ("pyiceberg",), "'streams.iceberg'", ERROR
     if config.auth.oauth.resource_server_id:
         yield "oauth", ("httpx", "joserfc"), "'auth.oauth.resource_server_id'", ERROR
+    if config.websocket.enabled:
+        yield "websocket", ("h11", "wsproto"), "'websocket.enabled'", ERROR
     if config.storage.engine == "postgresql":
         yield "cluster", ("psycopg",), "'storage.engine' = 'postgresql'", ERROR
     if config.telemetry.otlp_endpoint is not None:

@@ -33,6 +33,9 @@ def _listeners(config: Config) -> list[tuple[str, str, int]]:
         found.append(("server.port", config.server.host, config.server.port))
     if config.tls.cert is not None:
         found.append(("tls.port", config.server.host if config.tls.host is None else config.tls.host, config.tls.port))
+    if config.websocket.enabled:
+        host = config.server.host if config.websocket.host is None else config.websocket.host
+        found.append(("websocket.port", host, config.websocket.port))
     if management.enabled:
         found.append(("management.port", management.host, management.port))
         if management.metrics_enabled:
@@ -60,11 +63,13 @@ def check_ports(config: Config, running: Item | None) -> Iterator[Finding]:
             yield Finding("ports", ERROR, found, "different ports", f"change '{setting}'")
             continue
         taken[port] = setting
+        name = f"{setting[:-4]}host"
         try:
-            problems = [problem for address in addresses_of(host) if (problem := _try(address, port, setting, running))]
+            tried = [_try(address, port, setting, running) for address in addresses_of(host, name)]
         except StartFailed as error:
-            yield Finding("ports", ERROR, str(error), "an address of this machine", f"change '{setting[:-4]}host'")
+            yield Finding("ports", ERROR, str(error), "an address of this machine", f"change '{name}'")
             continue
+        problems = [problem for problem in tried if problem is not None]
         yield from problems or [Finding("ports", OK, f"{port} ('{setting}') is free")]
 
 
@@ -132,9 +137,17 @@ def check_guest(config: Config) -> Iterator[Finding]:
         yield Finding("default user", OK, "the configuration has users")
 
 
+def check_origins(config: Config) -> Iterator[Finding]:
+    """Check whether every page in a browser may connect to the listener for WebSockets."""
+    if config.websocket.enabled and "*" in config.websocket.allowed_origins:
+        found = "every page that a browser shows may connect ('websocket.allowed_origins')"
+        yield Finding("origins", WARNING, found, "the origins of your pages", "change 'websocket.allowed_origins'")
+
+
 def _is_loopback(host: str) -> bool:
     try:
-        return bool(host) and all(ip_address(address.partition("%")[0]).is_loopback for address in addresses_of(host))
+        addresses = addresses_of(host, "server.host")
+        return bool(host) and all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     except StartFailed:  # reported by the check of ports
         return True
 

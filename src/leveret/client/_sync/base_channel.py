@@ -289,7 +289,8 @@ class BaseChannel(ABC):
         """Publish an encoded message."""
         waiter = None
         if self._core.confirms:
-            waiter = outgoing.waiter = self._driver.new_waiter()
+            waiter = self._driver.new_waiter()
+            outgoing.report_to(waiter)
         self._publish(self._core.publish, outgoing, timeout)
         if waiter is not None:
             self._driver.wait(waiter, timeout, "basic.publish")
@@ -469,7 +470,7 @@ class BaseChannel(ABC):
         """Publish a request, and return a waiter for its reply and a function that forgets the request."""
         replies = self._core.ensure_reply_consumer()
         waiter = replies.await_answer(correlation_id)
-        outgoing.waiter = ErrorOnlyWaiter(waiter)
+        outgoing.report_to(ErrorOnlyWaiter(waiter))
         try:
             self._core.publish(outgoing)
         except BaseException:

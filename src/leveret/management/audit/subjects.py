@@ -81,6 +81,10 @@ class _AboutBinding(Protocol):
 class _AboutBindingInVhost(_AboutBinding, _InVhost, Protocol): ...
 
 
+class _AboutDirectory(Protocol):
+    directory: str
+
+
 class _AboutParameter(_Named, Protocol):
     component: str
     vhost: str
@@ -406,6 +410,7 @@ _STREAM: Final[Subject[Context, _NamedInVhost]] = Subject("stream", _name, None,
 _STREAMS: Final[Subject[Context, _MaybeNamedInVhost]] = Subject("stream", _name_or_all, None, _vhost_name)
 _LEASE: Final[Subject[Context, _NamedInVhost]] = Subject("lease", _name, None, _vhost_name)
 _LINK: Final[Subject[Context, _NamedInVhost]] = Subject("link", _name, None, _vhost_name)
+_SHOVEL: Final[Subject[Context, _NamedInVhost]] = Subject("shovel", _name, None, _vhost_name)
 _BRANCH: Final[Subject[Context, _NamedInVhost]] = Subject("dtx_branch", _name, None, _vhost_name)
 _SINK_TRANSACTIONS: Final[Subject[Context, _AboutSinkTransactionsInVhost]] = Subject(
     "sink_transaction", _transaction_names, None, _vhost_name
@@ -414,6 +419,7 @@ _CONNECTION: Final[Subject[Context, Close]] = Subject("connection", lambda reque
 _USERS_CONNECTIONS: Final[Subject[Context, _AboutUser]] = Subject("connection", _user_name, None, _no_vhost)
 _CONSUMER: Final[Subject[Context, Cancel]] = Subject("consumer", lambda request: request.tag, None, _vhost_name)
 _SHARD: Final[Subject[Context, Move]] = Subject("shard", lambda request: str(request.shard), None, _no_vhost)
+_BACKUP: Final[Subject[Context, _AboutDirectory]] = Subject("backup", lambda request: request.directory, None, _no_vhost)
 _NODE: Final[Subject[Context, _Named]] = Subject("node", _name, None, _no_vhost)
 _OWN_PURGED_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _messages(_own_vhost), _own_vhost_name)
 _OWN_BINDING: Final[Subject[VhostContext, _AboutBinding]] = Subject(
@@ -426,6 +432,7 @@ _OWN_SINK_TRANSACTIONS: Final[Subject[VhostContext, _AboutSinkTransactions]] = S
 
 _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "nodes.move": _SHARD,
+    **dict.fromkeys(("backup.start", "backup.end"), _BACKUP),
     **dict.fromkeys(("nodes.drain", "nodes.forget"), _NODE),
     **dict.fromkeys(("queues.add", "queues.pause", "queues.resume"), _QUEUE),
     "queues.delete": Subject("queue", _name, _deleted_queue(_named_vhost), _vhost_name),
@@ -454,6 +461,7 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "consumers.cancel": _CONSUMER,
     "leases.release": _LEASE,
     **dict.fromkeys(("links.release", "links.delete"), _LINK),
+    "shovels.restart": _SHOVEL,
     **dict.fromkeys(("dtx.prepare", "dtx.commit", "dtx.rollback", "dtx.forget"), _BRANCH),
     "staged.discard": Subject("upload", _name, None, _vhost_name),
     "stages.discard": _SINK_TRANSACTIONS,

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from leveret.management.http import shovels
 from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
@@ -128,6 +129,10 @@ class Application:
     async def stream_consumers(self) -> list[Row]:
         """Return the named consumers of streams. Raises `BrokerUnavailable`."""
         return await self._snapshot.rows(STREAM_CONSUMERS.call)
+
+    async def shovels(self) -> list[Row]:
+        """Return the shovels. Raises `BrokerUnavailable`."""
+        return await self._snapshot.rows(shovels.LIST)
 
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""

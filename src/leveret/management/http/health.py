@@ -59,8 +59,11 @@ async def running(request: Request) -> Answer:
 
 
 async def in_service(request: Request) -> Answer:
-    """Check that the broker is running, and that it is no node that drains."""
-    return _in_service(await _health(request))
+    """Check that the broker is running, and that it is no node that drains or has no link to the others."""
+    health = await _health(request)
+    if health["isolated"]:
+        return _failed("no link between this node and another one works, though others reach each other")
+    return _in_service(health)
 
 
 async def running_node(request: Request) -> Answer:

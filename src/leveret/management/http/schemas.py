@@ -1067,6 +1067,39 @@ class Link(Answer):
     expires_at: int
 
 
+class Shovel(Answer, kw_only=True):
+    """A shovel. `timestamp` is the time of the last change of the state, `error` the last failure.
+
+    `forwarded` counts the messages that were acknowledged to the source. `remaining` is null unless the shovel will end.
+    """
+
+    node: str
+    timestamp: str
+    name: str
+    vhost: str
+    type: Literal["dynamic", "static"]
+    state: Literal["starting", "running", "terminated"]
+    reason: str | UnsetType = UNSET
+    src_uri: str
+    src_protocol: str
+    src_queue: str | UnsetType = UNSET
+    src_exchange: str | UnsetType = UNSET
+    src_exchange_key: str | UnsetType = UNSET
+    src_address: str | UnsetType = UNSET
+    dest_uri: str
+    dest_protocol: str
+    dest_queue: str | UnsetType = UNSET
+    dest_exchange: str | UnsetType = UNSET
+    dest_exchange_key: str | UnsetType = UNSET
+    dest_address: str | UnsetType = UNSET
+    published: int
+    forwarded: int
+    pending: int
+    remaining: int | None
+    restarts: int
+    error: str
+
+
 class Transaction(Answer):
     """An open transaction of a channel or of an AMQP 1.0 session. `size` has the bytes of its publishes."""
 
@@ -1305,6 +1338,7 @@ class Cluster(Answer):
     nodes: dict[str, int]
     shards: int
     unowned: list[int]
+    unreached: dict[str, list[str]]
     takeovers: int
     last_takeover: LastTakeover | None
 
@@ -1320,6 +1354,7 @@ class ClusterNode(Answer):
     here: bool
     clock: float | None
     format: int | None
+    unreachable: list[str]
 
 
 class MoveBody(Body):

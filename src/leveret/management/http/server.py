@@ -89,7 +89,9 @@ async def serve(settings: HttpSettings, parent: BinaryIO, log: LogRecords) -> No
     """
     path = Path(settings.control)
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS), log)
-    metrics = Metrics(application.cache, settings, application.deliveries, application.stream_consumers)
+    metrics = Metrics(
+        application.cache, settings, application.deliveries, application.stream_consumers, application.shovels
+    )
     servers = [
         (_make_server(Console(settings, application), settings), settings.sockets),
         (_make_server(metrics, settings), settings.metrics_sockets),

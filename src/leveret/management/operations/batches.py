@@ -9,11 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from leveret.broker.arguments import parse_exchange_arguments
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, PreconditionFailed
 from leveret.broker.exchanges.registry import exchange_class
+from leveret.broker.parameters import prepare
 from leveret.broker.queues.registry import DEFAULT_TYPES, parse_queue_arguments
 from leveret.broker.vhost import Vhost
 from leveret.management.operations import (
@@ -112,7 +113,8 @@ def _check_policy(context: Context, request: policies.SetPolicy) -> None:
     table.make(context.broker, request.name, request.pattern, request.definition, request.apply_to, request.priority)
 
 
-def _check_parameter(context: Context, request: parameters.SetParameter) -> None:
+async def _check_parameter(context: Context, request: parameters.SetParameter) -> None:
+    await prepare(context.broker, request.component)
     _any_vhost(context, request.vhost or vhosts.DEFAULT_VHOST).parameters.check(
         request.component, request.name, request.value
     )
@@ -127,8 +129,10 @@ def _any_vhost(context: Context, name: str) -> Vhost:
     return context.broker.vhosts.get(name) or context.vhost(vhosts.DEFAULT_VHOST)
 
 
+# Raises `BrokerError` if a request is invalid.
+Check: TypeAlias = Callable[[Context, Any], Awaitable[None] | None]
 # The operations of batches, each with its check.
-CHANGES: Final[dict[str, tuple[Operation[Any, Any], Callable[[Context, Any], None]]]] = {
+CHANGES: Final[dict[str, tuple[Operation[Any, Any], Check]]] = {
     "users.set": (users.OPERATIONS["users.set"], _check_user),
     "users.change": (users.OPERATIONS["users.change"], _check_nothing),
     "user_limits.set": (limits.OPERATIONS["user_limits.set"], _check_nothing),
@@ -169,10 +173,12 @@ async def _apply(context: Context, change: Change) -> None:
 
 async def _check(context: Context, change: Change) -> None:
     operation, check_request = _find(change)
-    check_request(context, read(change.call, operation.request, change.arguments))
+    checking = check_request(context, read(change.call, operation.request, change.arguments))
+    if checking is not None:
+        await checking
 
 
-def _find(change: Change) -> tuple[Operation[Any, Any], Callable[[Context, Any], None]]:
+def _find(change: Change) -> tuple[Operation[Any, Any], Check]:
     found = CHANGES.get(change.call)
     if found is None:
         raise ValueError(f"unknown change '{change.call}'; expected one of {', '.join(CHANGES)}")

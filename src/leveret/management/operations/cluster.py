@@ -56,6 +56,7 @@ class ClusterStatus(Reply, kw_only=True):
         nodes: The number of nodes by state.
         shards: The number of shards.
         unowned: The shards that need an owner and have none that lives.
+        unreached: For each live node that does not reach other live ones, their names.
         takeovers: The number of take-overs of all shards.
         last_takeover: The last one; None if there was none.
     """
@@ -71,6 +72,7 @@ class ClusterStatus(Reply, kw_only=True):
     nodes: dict[str, int]
     shards: int
     unowned: list[int]
+    unreached: dict[str, list[str]]
     takeovers: int
     last_takeover: LastTakeover | None
 

@@ -13,7 +13,7 @@ from msgspec import field
 
 from leveret.broker import routing
 from leveret.broker.bodies import Body, StoredBody, size_of, whole
-from leveret.broker.consumer import Client
+from leveret.broker.consumer import Client, Scope
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry, Message, make_address
@@ -156,7 +156,7 @@ def find_destinations(context: Context, request: Publish) -> Destinations:
     message, more_keys = _encode(context, request, address, route)
     keys = check_keys(context.broker, [route.routing_key, *more_keys])
     headers = context.broker.decode_headers(message) if route.depends else {}
-    queues = resolve(context.vhost(request.vhost), route.exchange, keys, headers, message)
+    queues = routing.destinations_of(resolve(context.vhost(request.vhost), route.exchange, keys, headers, message))
     return Destinations(queues=[queue.name for queue in queues[:MAX_MESSAGES]], total=len(queues))
 
 
@@ -186,7 +186,7 @@ def push(context: Context, vhost: Vhost, route: Route, message: Message, keys: l
         route.published += 1
     if routing.push(route, message, queues) is not None:
         raise ResourceError("a queue refused the message: it is full (x-overflow)")
-    return bool(queues)
+    return not routing.is_unroutable(queues)
 
 
 def payload_of(payload: str, encoding: str) -> bytes:
@@ -231,12 +231,13 @@ def _client(context: Context) -> Client:
 async def _take(queue: Queue, count: int, truncate: int | None) -> AsyncIterator[Entry]:
     """Acquire entries. Takes several turns if they are many, large, or paged out."""
     total = step = 0
+    scope = Scope()
     for number in range(1, count + 1):
         entry = None
         while entry is None:
-            entry = queue.get(False)
+            entry = queue.get(False, 0, scope)
             if entry is None:
-                if queue.deleted or not queue.paging.must_load():
+                if queue.deleted or not queue.paging.must_load(0, scope):
                     return
                 waiting = Loaded()
                 queue.paging.wait_loaded(waiting)

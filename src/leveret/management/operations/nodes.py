@@ -26,6 +26,7 @@ class NodeDetails(Reply, kw_only=True):
         here: Whether it is the node that answers.
         clock: Seconds by which its clock is ahead of PostgreSQL's; None if that is unknown.
         format: The format of the database that it writes; None if that is unknown.
+        unreachable: The names of the live nodes that it does not reach.
     """
 
     name: str
@@ -36,6 +37,7 @@ class NodeDetails(Reply, kw_only=True):
     here: bool
     clock: float | None = None
     format: int | None = None
+    unreachable: list[str] = []
 
 
 class Move(Request, kw_only=True):

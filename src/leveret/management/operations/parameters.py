@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.broker.parameters import Value
+from leveret.broker.parameters import Value, prepare
 from leveret.management.json_values import ClientTable, ReplyValue
 from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.operations.policies import Stored
@@ -89,6 +89,7 @@ def show_parameter(context: Context, request: OneParameter) -> ParameterInfo:
 
 async def set_parameter(context: Context, request: SetParameter) -> Stored:
     """Add or replace a parameter. Returns when it is applied."""
+    await prepare(context.broker, request.component)
     applied = Applied()
     parameters = context.vhost(request.vhost).parameters
     created = parameters.set(request.component, request.name, request.value, applied.done)

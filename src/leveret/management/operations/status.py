@@ -54,6 +54,7 @@ class Health(Reply, kw_only=True):
         unindexed_queues: Queues whose messages are still being indexed after a start.
         indexed: The part of the messages that was read for that, from 0 to 1.
         draining: Whether the broker is a node that moves its shards away, and takes no clients.
+        isolated: Whether it is a node without a link to another one, though others reach each other.
     """
 
     alarm: str
@@ -66,6 +67,7 @@ class Health(Reply, kw_only=True):
     unindexed_queues: int
     indexed: float
     draining: bool = False
+    isolated: bool = False
 
 
 class Settings(Reply, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.management.operations import (
     audit,
+    backup,
     batches,
     bindings,
     branches,
@@ -33,6 +34,7 @@ from leveret.management.operations import (
     roles,
     segments,
     shards,
+    shovels,
     sink_transactions,
     statistics,
     status,
@@ -51,6 +53,7 @@ OPERATIONS: Final[Operations] = {
     **shards.OPERATIONS,
     **nodes.OPERATIONS,
     **cluster.OPERATIONS,
+    **backup.OPERATIONS,
     **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,
@@ -71,6 +74,7 @@ OPERATIONS: Final[Operations] = {
     **bindings.OPERATIONS,
     **connections.OPERATIONS,
     **links.OPERATIONS,
+    **shovels.OPERATIONS,
     **users.OPERATIONS,
     **vhosts.OPERATIONS,
     **permissions.OPERATIONS,

@@ -37,6 +37,7 @@ MAX_NAME_BYTES: Final = 255
 ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
 # Annotations whose values 0-9-1 has as fields of the delivery.
 OMITTED: Final = ("x-exchange", "x-routing-key")
+GROUP_ID: Final = "group-id"
 
 
 # Maximum number of values in a section. Messages received over 1.0 have no more.
@@ -245,16 +246,21 @@ def _map_at(data: bytes, begin: int, end: int) -> Pairs:
     return section_pairs(data, begin, end, MAX_VALUES) if begin >= 0 else []
 
 
+def _fields_of(sections: Sections) -> Properties:
+    """Return the properties section."""
+    if sections.properties >= 0:
+        found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+        if isinstance(found, Properties):
+            return found
+    return Properties()
+
+
 def _properties_of(message: Message) -> ContentProperties:
     """Return the content properties, always including `headers`."""
     try:
         sections = _sections_of(message)
         headers = _headers_of(sections)
-        fields = Properties()
-        if sections.properties >= 0:
-            found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
-            if isinstance(found, Properties):
-                fields = found
+        fields = _fields_of(sections)
     except DecodeError:
         return {"headers": {}, "delivery_mode": 2 if message.persistent else 1}
     properties: ContentProperties = {"headers": headers, "delivery_mode": 2 if message.persistent else 1}
@@ -288,6 +294,15 @@ def _properties_of(message: Message) -> ContentProperties:
             properties[name] = value
             del headers[annotation]
     return properties
+
+
+def _group_of(message: Message) -> str:
+    """Return the property `group-id`, which is `app-id` of 0-9-1 for consumers."""
+    try:
+        group = _fields_of(_sections_of(message)).group_id
+    except DecodeError:
+        return ""
+    return "" if group is None else str(group)
 
 
 def _add_id(properties: ContentProperties, name: str, value: Value) -> None:
@@ -333,6 +348,8 @@ class Amqp10HeaderReader(HeaderReader):
         return properties, body
 
     def property(self, message: Message, name: str) -> str:
+        if name == GROUP_ID:
+            return _group_of(message)
         value = _properties_of(message).get(name.replace("-", "_"))
         return "" if value is None else str(value)
 

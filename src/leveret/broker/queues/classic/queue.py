@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import CLASSIC, QueueSettings
+from leveret.broker.arguments import CLASSIC, DEDUPLICATION_WINDOW, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
 from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.indexing import check_indexed
@@ -38,6 +38,7 @@ from leveret.broker.queues.classic.inspection import ClassicInspection
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.deduplication import Deduplication, queue_deduplication
 from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
@@ -46,6 +47,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.removal import removal_key
 from leveret.broker.values import FieldTable
+from leveret.broker.watches import watch_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,11 +110,17 @@ class ClassicQueue(Queue):
         self.has_delayed = False
         # Whether the log has a record of a deleted queue with entries.
         self.leftover = False
-        # Whether each push must be checked: limits, a TTL, a watch.
-        self.guarded = self._has_guards()
+        deduplication = queue_deduplication(settings.known)
+        if deduplication is not None:
+            self.deduplication = Deduplication(self.broker, id, deduplication)
+            watch_keys(self)
+        # Whether each push must be checked: limits, a TTL, duplicates, a watch.
+        self.guarded = self.watch is not None or self._has_guards()
 
     def _has_guards(self) -> bool:
-        return self.expiry.message_ttl >= 0 or self.limits.is_set or self.counts_deliveries
+        return (
+            self.expiry.message_ttl >= 0 or self.limits.is_set or self.counts_deliveries or self.deduplication is not None
+        )
 
     # Definition
 
@@ -283,16 +291,35 @@ class ClassicQueue(Queue):
         if overlay is None:
             overlay = Overlay()
             overlay.visible_at = due
-        self.insert_new(self.prepare(message, overlay))
+        entry = self.prepare_publish(message, overlay)
+        if entry is not None:
+            self.insert_new(entry)
         return True
 
     def _push_guarded(self, message: Message) -> bool:
         self.broker.work += GUARDED_WORK
         if self.limits.reject_publish(message):
             return False
-        entry = self.prepare(message)
-        self.insert_new(entry)
+        entry = self.prepare_publish(message)
+        if entry is not None:
+            self.insert_new(entry)
         return True
+
+    def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
+        deduplication = self.deduplication
+        if deduplication is None:
+            return self.prepare(message, overlay)
+        stored = self.stored and message.persistent
+        if deduplication.drop(message, stored):
+            return None
+        entry = self.prepare(message, overlay)
+        deduplication.note(entry, stored)
+        return entry
+
+    def retract(self, entry: Entry) -> None:
+        super().retract(entry)
+        if self.deduplication is not None:
+            self.deduplication.forget(entry)
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         seq = self.next_seq
@@ -459,6 +486,10 @@ class ClassicQueue(Queue):
             # No consumer with credit wants the rest of a selective queue, unless it is being read.
             if self.ready_count and not (self.dispatcher.selective and not self.ready.is_loading()):
                 return False
+        return self.has_taker(message)
+
+    def has_taker(self, message: Message) -> bool:
+        """Return whether a consumer has credit for a message, and wants it."""
         lines = self.dispatcher.lines()
         begun = self.broker.work
         for ring in lines:
@@ -644,6 +675,8 @@ class ClassicQueue(Queue):
             reason = "auto-delete, and deleted with its last consumer"
         elif self.settings.single_active_consumer:
             reason = "restricted to a single active consumer"
+        elif self.deduplication is not None and self.deduplication.follows_entries:
+            reason = f"one that keeps each key until its message leaves, without '{DEDUPLICATION_WINDOW}'"
         if reason:
             raise PreconditionFailed(f"{self} does not support leases: it is {reason}")
         if self.dispatcher.is_exclusive():
@@ -698,6 +731,8 @@ class ClassicQueue(Queue):
         capabilities.check_supported(self, capabilities.PURGE)
         check_indexed(self)
         count = self.discard()
+        if self.deduplication is not None:
+            self.broker.jobs.removals.add(self.deduplication.clear())
         if self.watch is not None:
             self.watch.removed("purged", count)
         return count
@@ -775,6 +810,8 @@ class ClassicQueue(Queue):
 
     def _detach_all(self) -> None:
         """Detach consumers and timers from the deleted queue, and settle its acquired and leased entries."""
+        if self.deduplication is not None:
+            self.broker.jobs.removals.add(self.deduplication.clear())
         self.detach([*self.dispatcher.clear(), *self.browsing.clear()])
         self._forget_leases()
         self.vhost.dead_letters.end_overflow(self)

@@ -33,6 +33,10 @@ class Outgoing(ABC):
         self.publisher: PublisherCore | None = None
         self.at_most_once = False
 
+    def report_to(self, waiter: Waiter) -> None:
+        """Have a waiter receive the confirm, None, or the failure, instead of a publisher."""
+        self.waiter = waiter
+
     def settle(self, error: Error | None) -> None:
         """Report a confirm (None) or a failure."""
         waiter = self.waiter

@@ -22,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from leveret.broker.durations import BOUNDS
 from leveret.broker.log import AWAY, FAILED, FULL, OK
+from leveret.management.descriptions import RUNNING, STARTING, TERMINATED
 from leveret.management.http.cache import Cache, open_files
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
@@ -201,6 +202,14 @@ _OF_OWNED_SHARDS: Final = (
         lambda shard: shard["takeover_seconds"] or 0.0,
     ),
 )
+_SHOVEL_STATES: Final = (STARTING, RUNNING, TERMINATED)
+# Figures of each shovel, with the key of the value.
+_OF_SHOVELS: Final[tuple[tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str, str, str], ...]] = (
+    (CounterMetricFamily, "published_messages", "Messages published to the destination", "published"),
+    (CounterMetricFamily, "forwarded_messages", "Messages acknowledged to the source", "forwarded"),
+    (GaugeMetricFamily, "pending_messages", "Messages that the destination has not confirmed", "pending"),
+    (CounterMetricFamily, "restarts", "Starts after a failure", "restarts"),
+)
 _NODE_STATES: Final = (LIVE, DRAINING, GONE)
 
 # A metric of either kind with labels.
@@ -300,6 +309,22 @@ def of_alerts(deliveries: Iterable[Deliveries]) -> Iterator[Metric]:
             pending.add_metric((kind,), count)
     yield sent
     yield pending
+
+
+def of_shovels(rows: Iterable[Row]) -> Iterator[Metric]:
+    """Yield the metrics of shovels."""
+    labels = ("vhost", "shovel", "type")
+    state = GaugeMetricFamily(f"{OWN_PREFIX}shovel_state", "1 for the current state", labels=(*labels, "state"))
+    figures = [(family(f"{OWN_PREFIX}shovel_{name}", help, labels=labels), key) for family, name, help, key in _OF_SHOVELS]
+    for row in rows:
+        shovel = (row["vhost"], row["name"], row["type"])
+        for known in _SHOVEL_STATES:
+            state.add_metric((*shovel, known), row["state"] == known)
+        for figure, key in figures:
+            figure.add_metric(shovel, row[key])
+    yield state
+    for figure, _ in figures:
+        yield figure
 
 
 # Objects
@@ -534,13 +559,18 @@ def _cluster(cache: Cache) -> Iterator[Metric]:
     clock = GaugeMetricFamily(
         f"{OWN_PREFIX}node_clock_seconds", "Seconds by which the node's clock is ahead of PostgreSQL's", labels=("node",)
     )
+    unreachable = GaugeMetricFamily(
+        f"{OWN_PREFIX}node_unreachable", "Live nodes that the node does not reach", labels=("node",)
+    )
     for node in cache.nodes:
+        unreachable.add_metric((node["name"],), len(node["unreachable"]))
         for name in _NODE_STATES:
             state.add_metric((node["name"], name), node["state"] == name)
         if node["clock"] is not None:
             clock.add_metric((node["name"],), node["clock"])
     yield state
     yield clock
+    yield unreachable
     lag = GaugeMetricFamily(f"{OWN_PREFIX}standby_lag_bytes", "Lag of a standby of PostgreSQL", labels=("standby",))
     for standby in cluster["standbys"]:
         if standby["lag"] is not None:

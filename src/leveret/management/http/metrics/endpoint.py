@@ -27,6 +27,7 @@ from leveret.management.http.metrics.broker import (
     identity,
     of_alerts,
     of_process,
+    of_shovels,
 )
 from leveret.management.http.metrics.objects import STREAM_CONSUMER_FAMILY, Selection
 from leveret.management.http.settings import HttpSettings
@@ -55,6 +56,7 @@ class Metrics:
         settings: The settings of the process.
         deliveries: Returns what was sent of alerts.
         consumers: Returns the named consumers of streams.
+        shovels: Returns the shovels.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class Metrics:
         settings: HttpSettings,
         deliveries: Callable[[], list[Deliveries]],
         consumers: Callable[[], Awaitable[list[Row]]],
+        shovels: Callable[[], Awaitable[list[Row]]],
     ) -> None:
         self._cache = cache
         self._deliveries = deliveries
         self._consumers = consumers
+        self._shovels = shovels
         self._settings = settings
         # Number of scrapes in progress, each of which keeps the values of all objects.
         self._scrapes = 0
@@ -113,11 +117,11 @@ class Metrics:
         return StreamingResponse(_compressed(parts) if compresses else parts, headers=headers)
 
     async def _aggregated(self, _: bytes) -> AsyncIterator[bytes]:
-        return self._write([all_metrics(self._cache, self._settings), of_alerts(self._deliveries())])
+        return self._write([all_metrics(self._cache, self._settings), *await self._of_services()])
 
     async def _per_object(self, _: bytes) -> AsyncIterator[bytes]:
         return self._write(
-            [of_process(self._cache, self._settings), of_alerts(self._deliveries())],
+            [of_process(self._cache, self._settings), *await self._of_services()],
             Selection(PREFIX, None, None, await self._consumers()),
             "per-object",
         )
@@ -132,6 +136,9 @@ class Metrics:
             Selection(DETAILED_PREFIX, families, vhosts, consumers),
             "detailed",
         )
+
+    async def _of_services(self) -> list[Iterator[Metric]]:
+        return [of_alerts(self._deliveries()), of_shovels(await self._shovels())]
 
     async def _write(
         self, groups: list[Iterator[Metric]], selection: Selection | None = None, endpoint: str = ""

@@ -216,7 +216,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
 
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
     """Send get-ok or get-empty. Return False if the message must be read from disk first."""
-    scope = channel.scope if channel.excludes_rejecting_channel() else None
+    scope = channel.scope
     entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
     if entry is None:

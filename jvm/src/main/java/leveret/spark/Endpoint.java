@@ -19,30 +19,42 @@ import java.security.KeyStore;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
 import java.security.cert.X509Certificate;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 import javax.net.ssl.X509TrustManager;
 
-/** Address of the broker and credentials. Tasks read a password file when they connect. The text shows no password. */
-record Endpoint(String url, String vhost, String passwordFile, String caFile, boolean verify) implements Serializable {
+/**
+ * Address of the broker and credentials. Tasks read a password file when they connect. The text shows no password.
+ *
+ * @param hosts other nodes, as {@code host} or {@code host:port}, which are tried in turn if the host of the URL does not answer
+ */
+record Endpoint(String url, List<String> hosts, String vhost, String passwordFile, String caFile, boolean verify)
+        implements Serializable {
     /** Milliseconds that the broker may be unreachable while a query runs. */
     static final long RECONNECT_TIMEOUT = 60_000;
 
     /** Milliseconds between attempts. */
     static final long RETRY_DELAY = 100;
 
+    /** Milliseconds for a node to accept a connection. */
+    private static final int CONNECT_TIMEOUT = 5_000;
+
     private static final String PASSWORD_VARIABLE = "LEVERET_PASSWORD";
 
     /**
      * Return an endpoint.
      *
-     * @throws IllegalArgumentException the URL is invalid, or has options of its own
+     * @throws IllegalArgumentException the URL is invalid, or has options of its own, or a host is invalid
      */
-    static Endpoint of(String url, String vhost, String passwordFile, String caFile, boolean verify) {
-        Endpoint endpoint = new Endpoint(url, vhost, passwordFile, caFile, verify);
+    static Endpoint of(
+            String url, List<String> hosts, String vhost, String passwordFile, String caFile, boolean verify) {
+        Endpoint endpoint = new Endpoint(url, hosts, vhost, passwordFile, caFile, verify);
         URI uri = endpoint.uri();
         boolean tls = "amqps".equals(uri.getScheme());
         if (!tls && !"amqp".equals(uri.getScheme()) || uri.getHost() == null || uri.getQuery() != null) {
@@ -51,31 +63,39 @@ record Endpoint(String url, String vhost, String passwordFile, String caFile, bo
         if (!tls && (caFile != null || !verify)) {
             throw new IllegalArgumentException("options tls.caFile and tls.verify without TLS; expected amqps: in option url");
         }
+        endpoint.nodes();
         return endpoint;
     }
 
     /**
-     * Open a connection.
+     * Open a connection to the first node that accepts it.
      *
      * @param name its name
-     * @throws IOException the broker refused it, or was not reachable in time
+     * @throws IOException a node refused it, or none was reachable in time
      */
     Connection connect(String name) throws IOException, InterruptedException {
         ConnectionFactory factory = factory();
+        List<URI> nodes = nodes();
         long deadline = System.nanoTime() + RECONNECT_TIMEOUT * 1_000_000;
         while (true) {
-            try {
-                return factory.newConnection(name);
-            } catch (AuthenticationFailureException | SSLException error) {
-                throw new IOException("no connection to " + this + ": " + error.getMessage(), error);
-            } catch (IOException | TimeoutException error) {
-                if (isRefused(error)) {
-                    throw new IOException("no connection to " + this + ": " + error.getCause().getMessage(), error);
+            Exception last = null;
+            for (URI node : nodes) {
+                factory.setHost(node.getHost());
+                factory.setPort(node.getPort() < 0 ? ConnectionFactory.USE_DEFAULT_PORT : node.getPort());
+                try {
+                    return factory.newConnection(name);
+                } catch (AuthenticationFailureException | SSLException error) {
+                    throw new IOException("no connection to " + this + ": " + error.getMessage(), error);
+                } catch (IOException | TimeoutException error) {
+                    if (isRefused(error)) {
+                        throw new IOException("no connection to " + this + ": " + error.getCause().getMessage(), error);
+                    }
+                    last = error;
                 }
-                if (System.nanoTime() > deadline) {
-                    throw new IOException(
-                            String.format("no connection to %s within %d s: %s", this, RECONNECT_TIMEOUT / 1000, error), error);
-                }
+            }
+            if (System.nanoTime() > deadline) {
+                throw new IOException(
+                        String.format("no connection to %s within %d s: %s", this, RECONNECT_TIMEOUT / 1000, last), last);
             }
             Thread.sleep(RETRY_DELAY);
         }
@@ -83,8 +103,36 @@ record Endpoint(String url, String vhost, String passwordFile, String caFile, bo
 
     @Override
     public String toString() {
-        URI uri = uri();
-        return uri.getScheme() + "://" + uri.getHost() + (uri.getPort() < 0 ? "" : ":" + uri.getPort());
+        return uri().getScheme() + "://"
+                + nodes().stream()
+                        .map(node -> node.getHost() + (node.getPort() < 0 ? "" : ":" + node.getPort()))
+                        .collect(Collectors.joining(","));
+    }
+
+    /** The address of each node, that of the URL first. */
+    private List<URI> nodes() {
+        List<URI> found = new ArrayList<>();
+        found.add(uri());
+        for (String host : hosts) {
+            URI node;
+            try {
+                node = new URI(uri().getScheme() + "://" + host);
+            } catch (URISyntaxException error) {
+                throw invalidHost(found.size());
+            }
+            if (node.getHost() == null || !node.getRawPath().isEmpty() || node.getRawUserInfo() != null
+                    || node.getRawQuery() != null || node.getRawFragment() != null) {
+                throw invalidHost(found.size());
+            }
+            found.add(node);
+        }
+        return found;
+    }
+
+    /** The value may contain a password. */
+    private static IllegalArgumentException invalidHost(int number) {
+        return new IllegalArgumentException(String.format(
+                "option hosts: address %d is invalid; expected host or host:port, separated by commas", number));
     }
 
     private URI uri() {
@@ -133,6 +181,7 @@ record Endpoint(String url, String vhost, String passwordFile, String caFile, bo
             factory.setPassword(System.getenv(PASSWORD_VARIABLE));
         }
         factory.setAutomaticRecoveryEnabled(false);
+        factory.setConnectionTimeout(CONNECT_TIMEOUT);
         factory.setThreadFactory(task -> {
             Thread thread = new Thread(task, "leveret-spark");
             thread.setDaemon(true);

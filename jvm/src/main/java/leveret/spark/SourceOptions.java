@@ -3,11 +3,13 @@ package leveret.spark;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -32,7 +34,7 @@ record SourceOptions(
     static final long LATEST = -1;
 
     private static final Set<String> NAMES = Set.of(
-            "url", "vhost", "passwordFile", "tls.caFile", "tls.verify", "stream", "consumerName", "startingOffsets",
+            "url", "hosts", "vhost", "passwordFile", "tls.caFile", "tls.verify", "stream", "consumerName", "startingOffsets",
             "failOnDataLoss", "maxMessagesPerTrigger");
     private static final Map<String, String> BY_LOWER_CASE =
             NAMES.stream().collect(Collectors.toMap(name -> name.toLowerCase(Locale.ROOT), name -> name));
@@ -56,8 +58,8 @@ record SourceOptions(
         }
         SourceOptions found = new SourceOptions(
                 Endpoint.of(
-                        options.getOrDefault("url", "amqp://localhost"), options.get("vhost"), options.get("passwordFile"),
-                        options.get("tls.caFile"), bool(options, "tls.verify")),
+                        options.getOrDefault("url", "amqp://localhost"), hosts(options.get("hosts")), options.get("vhost"),
+                        options.get("passwordFile"), options.get("tls.caFile"), bool(options, "tls.verify")),
                 stream, options.get("consumerName"), startingOffset(options.getOrDefault("startingOffsets", "latest"), stream),
                 bool(options, "failOnDataLoss"), positive(options.get("maxMessagesPerTrigger")));
         if (found.startingOffset == LATEST && found.consumerName == null) {
@@ -66,6 +68,10 @@ record SourceOptions(
                             + "that a restart before its first checkpoint begins at the same offset");
         }
         return found;
+    }
+
+    private static List<String> hosts(String value) {
+        return value == null ? List.of() : Stream.of(value.split(",", -1)).map(String::strip).toList();
     }
 
     private static boolean bool(CaseInsensitiveStringMap options, String name) {

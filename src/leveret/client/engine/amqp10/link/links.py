@@ -150,7 +150,7 @@ def encode(sender: SenderCore, body: Checked, fields: Arguments, transaction: Tr
             len(encoded),
             message.body if isinstance(message.body, bytes) else b"",
         )
-    transfer.link = sender
+    transfer.send_by(sender)
     transfer.transaction = transaction
     return transfer
 

@@ -72,6 +72,10 @@ class Transfer(Outgoing):
         self.transaction: TransactionCore | None = None
         self.state: Composite | None = None
 
+    def send_by(self, sender: SenderCore) -> None:
+        """Have a sender send the message, instead of that of an address."""
+        self.link = sender
+
     @property
     def mandatory(self) -> bool:
         """Whether an unroutable message is returned."""

@@ -87,6 +87,7 @@ function Cluster() {
       ${value.problem && html`<${Note} tone="bad">${value.problem}<//>`}
       ${waits && html`<${Note} tone="bad">${count(value.waiting)} transactions wait for a standby: nothing is confirmed.<//>`}
       ${value.unowned.length > 0 && html`<${Note} tone="bad">Without an owner: shard ${value.unowned.join(", ")}<//>`}
+      ${Object.entries(value.unreached).map(([node, others]) => html`<${Note} tone="bad">${node} does not reach ${others.join(", ")}.<//>`)}
       <${Facts}
         items=${[
           ["Database", html`PostgreSQL ${value.version} <code>${value.database}</code>`],

@@ -1,0 +1,514 @@
+"""Deduplication: a queue or an exchange drops messages whose key it has accepted before.
+
+The key of a message is the value of a header. A key lasts for a time from the arrival of its message or, without a time in
+a queue, until its message leaves the queue. In memory and in the log it is a digest.
+
+Keys of stored messages are in the metadata of the log, in chunks, so that a start reads few records. A chunk is written in
+the commit of the message whose key it gets, so neither is on disk without the other. It is dropped, in memory and on disk,
+when all of its keys have expired: that is one record for many keys.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from hashlib import blake2b
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import metadata
+from leveret.broker.arguments import (
+    CACHE_SIZE,
+    CACHE_TTL,
+    DEDUPLICATION,
+    DEDUPLICATION_HEADER,
+    DEDUPLICATION_WINDOW,
+    TEN_YEARS,
+    Validated,
+)
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.timers import Timed
+from leveret.broker.values import FieldTable, FieldValue, freeze
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.log import Recovery, Row
+    from leveret.broker.message import Entry, Message
+
+DEFAULT_MAX_KEYS: Final = 1_000_000
+# The end of a key without a time.
+NEVER: Final = (1 << 63) - 1
+
+# Units of work to find the key of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
+_KEY_WORK: Final = 3
+_DECODE_SHIFT: Final = 6
+# A key in a chunk: its digest, its end (0 if it was removed) and the sequence number of its entry.
+_KEY: Final = Struct("<16sQQ")
+_DIGEST_SIZE: Final = 16
+# Keys of a chunk, as a power of two.
+_CHUNK_SHIFT: Final = 6
+_CHUNK_KEYS: Final = 1 << _CHUNK_SHIFT
+# The keys are in several tables, since a large one takes long to grow.
+_TABLES: Final = 64
+# Chunks that are dropped in one turn.
+_DROPPED_AT_ONCE: Final = 16
+# Milliseconds until expired keys are dropped that had to wait for the log.
+_RETRY: Final = 20
+
+
+class DeduplicationSettings:
+    """The settings of a deduplication.
+
+    header    the name of the header with the key
+    lifetime  milliseconds that a key lasts, 0 for no such limit
+    follows_entries  whether it lasts until its entry leaves the queue instead
+    max_keys  the maximum number of keys; above it, the oldest are forgotten
+    """
+
+    __slots__ = ("follows_entries", "header", "lifetime", "max_keys")
+
+    def __init__(self, known: Validated, lifetime: int, follows_entries: bool) -> None:
+        self.header: str = known.get(DEDUPLICATION_HEADER, DEDUPLICATION_HEADER)
+        self.lifetime = lifetime
+        self.follows_entries = follows_entries
+        self.max_keys: int = known.get(CACHE_SIZE, DEFAULT_MAX_KEYS)
+
+
+def queue_deduplication(known: Validated) -> DeduplicationSettings | None:
+    """Return the settings in the arguments of a queue, None if it does not deduplicate.
+
+    Args:
+        known: The validated arguments.
+
+    Raises:
+        PreconditionFailed: An argument has no effect without another one.
+    """
+    lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
+    if lifetime or known.get(DEDUPLICATION, False):
+        return DeduplicationSettings(known, lifetime, not lifetime)
+    _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE))
+    return None
+
+
+def exchange_deduplication(type_name: str, known: Validated) -> DeduplicationSettings | None:
+    """Return the settings in the arguments of an exchange, None if it does not deduplicate.
+
+    Args:
+        type_name: The type of the exchange.
+        known: The validated arguments.
+
+    Raises:
+        PreconditionFailed: An argument has no effect without another one, or together with it.
+    """
+    lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
+    if not lifetime and type_name != DEDUPLICATION and not known.get(DEDUPLICATION, False):
+        _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE, CACHE_TTL))
+        return None
+    if lifetime and CACHE_TTL in known:
+        raise PreconditionFailed(
+            f"invalid arg '{CACHE_TTL}': received together with '{DEDUPLICATION_WINDOW}', expected one of them"
+        )
+    return DeduplicationSettings(known, lifetime or known.get(CACHE_TTL, 0), False)
+
+
+def _refuse_without(known: Validated, names: tuple[str, ...]) -> None:
+    """Raise PreconditionFailed for arguments of a deduplication that is not enabled."""
+    for name in names:
+        if name in known:
+            raise PreconditionFailed(
+                f"invalid arg '{name}': received without '{DEDUPLICATION_WINDOW}' and '{DEDUPLICATION}', expected together"
+                " with one of them"
+            )
+
+
+class Key:
+    """The key of a message: its digest, and the milliseconds that it lasts, 0 for no such limit."""
+
+    __slots__ = ("digest", "lifetime")
+
+    def __init__(self, digest: bytes, lifetime: int) -> None:
+        self.digest = digest
+        self.lifetime = lifetime
+
+
+class _Chunk:
+    """Keys that were added one after the other.
+
+    number  its number, which grows
+    name    the key of its record in the log, "" if it is in memory only
+    data    the keys, as `_KEY`
+    live    the number of keys that were not removed
+    first   the keys before this index were removed
+    end     the end of the key that lasts longest
+    batch   the log batch of its last key
+    """
+
+    __slots__ = ("batch", "data", "end", "first", "live", "name", "number")
+
+    def __init__(self, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.data = bytearray()
+        self.live = 0
+        self.first = 0
+        self.end = 0
+        self.batch = 0
+
+    def __len__(self) -> int:
+        return len(self.data) // _KEY.size
+
+    def add(self, digest: bytes, end: int, seq: int) -> int:
+        """Add a key, and return its index."""
+        index = len(self)
+        self.data += _KEY.pack(digest, end, seq)
+        self.live += 1
+        self.end = max(self.end, end)
+        return index
+
+    def get(self, index: int) -> tuple[bytes, int, int]:
+        """Return the digest, the end and the sequence number of a key."""
+        digest, end, seq = _KEY.unpack_from(self.data, index * _KEY.size)
+        return digest, end, seq
+
+    def load(self, data: bytes, now: int) -> list[tuple[bytes, int]]:
+        """Load the keys of its record. Return the digests and indices of those that have not expired."""
+        self.data += data
+        found: list[tuple[bytes, int]] = []
+        for index in range(len(self)):
+            digest, end, seq = self.get(index)
+            if end > now:
+                found.append((digest, index))
+                self.end = max(self.end, end)
+            else:
+                _KEY.pack_into(self.data, index * _KEY.size, digest, 0, seq)
+        self.live = len(found)
+        return found
+
+    def remove(self, index: int) -> None:
+        digest, _, seq = self.get(index)
+        _KEY.pack_into(self.data, index * _KEY.size, digest, 0, seq)
+        self.live -= 1
+
+    def record(self) -> bytes:
+        return metadata.pack({"keys": bytes(self.data)})
+
+
+class Deduplication(Timed):
+    """The keys of one queue or exchange.
+
+    follows_entries  whether a key lasts until its entry leaves the queue
+    dropped  the number of dropped messages
+    """
+
+    def __init__(self, broker: Broker, owner: int, settings: DeduplicationSettings) -> None:
+        super().__init__()
+        self._broker = broker
+        self._log = broker.log
+        self._owner = str(owner)
+        self._header = settings.header
+        self._needle = settings.header.encode("utf-8", "surrogateescape")
+        self._lifetime = settings.lifetime
+        self.follows_entries = settings.follows_entries
+        self._max_keys = settings.max_keys
+        self.dropped = 0
+        # The places of the keys by digest: the number of the chunk and the index in it, which has the lowest bits.
+        self._tables: list[dict[bytes, int]] = [{} for _ in range(_TABLES)]
+        self._count = 0
+        self._chunks: dict[int, _Chunk] = {}
+        # The numbers of the chunks, oldest first, and of some that were dropped.
+        self._order: deque[int] = deque()
+        self._next = 1
+        # The chunks that get the next keys: of stored messages, and of others.
+        self._stored: _Chunk | None = None
+        self._transient: _Chunk | None = None
+        # A row of the latest batch with a key.
+        self._row: Row | None = None
+        # The latest message header that was decoded, and its key: a message may be asked for several times.
+        self._latest: bytes | None = None
+        self._latest_key: Key | None = None
+
+    def __len__(self) -> int:
+        """Return the number of keys; some of them may have expired."""
+        return self._count
+
+    # Keys
+
+    def key_of(self, message: Message) -> Key | None:
+        """Return the key of a message, None if it has none."""
+        header = message.header
+        if header is not self._latest:
+            self._latest_key = self._find_key(message)
+            self._latest = header
+        return self._latest_key
+
+    def _find_key(self, message: Message) -> Key | None:
+        header = message.header
+        if self._needle not in header:
+            return None
+        self._broker.work += _KEY_WORK + (len(header) >> _DECODE_SHIFT)
+        headers = self._broker.decode_headers(message)
+        value = headers.get(self._header)
+        if value is None:
+            return None
+        return Key(_digest_of(value), 0 if self.follows_entries else _lifetime_in(headers) or self._lifetime)
+
+    def is_known(self, message: Message, stored: bool) -> bool:
+        """Return whether a message is a duplicate.
+
+        A message that the log would have is no duplicate of one that it has not.
+
+        Args:
+            message: The message.
+            stored: Whether the log would have the message.
+        """
+        return self._find_first(message, stored) is not None
+
+    def _find_first(self, message: Message, stored: bool) -> _Chunk | None:
+        """Return the chunk with the key of a message, None if it is no duplicate."""
+        key = self.key_of(message)
+        place = None if key is None else self._tables[key.digest[0] % _TABLES].get(key.digest)
+        if place is None:
+            return None
+        chunk = self._chunks[place >> _CHUNK_SHIFT]
+        end = chunk.get(place & (_CHUNK_KEYS - 1))[1]
+        if (stored and not chunk.name) or (end < NEVER and end <= self._broker.timers.now()):
+            return None
+        return chunk
+
+    def drop(self, message: Message, stored: bool) -> bool:
+        """Drop a message if it is a duplicate; return whether it is. The arguments are those of `is_known`.
+
+        It counts as stored once the first one is: it must not be confirmed earlier.
+        """
+        chunk = self._find_first(message, stored)
+        if chunk is None:
+            return False
+        if message.row is None and chunk.batch > self._log.committed:
+            message.row = self._row
+            message.slot = -1
+        self.dropped += 1
+        return True
+
+    def note(self, entry: Entry, stored: bool) -> None:
+        """Note the key of an accepted message, in the current log batch.
+
+        Args:
+            entry: Its entry.
+            stored: Whether the log has the message.
+        """
+        key = self.key_of(entry.message)
+        if key is None:
+            return
+        digest = key.digest
+        table = self._tables[digest[0] % _TABLES]
+        before = table.get(digest)
+        if before is not None:
+            self._remove(before)
+        elif self._count >= self._max_keys:
+            self._forget_oldest()
+        chunk = self._stored if stored else self._transient
+        if chunk is None or len(chunk) >= _CHUNK_KEYS:
+            chunk = self._begin(stored)
+        end = self._broker.timers.now() + key.lifetime if key.lifetime else NEVER
+        table[digest] = chunk.number << _CHUNK_SHIFT | chunk.add(digest, end, entry.seq)
+        self._count += 1
+        if stored:
+            chunk.batch = self._log.filling
+            self._row = entry.message.row
+            self._write(chunk)
+        if not self.due:
+            self._schedule()
+
+    def forget(self, entry: Entry) -> None:
+        """Forget the key of an entry that has left, or of one that was not published after all."""
+        key = self.key_of(entry.message)
+        if key is None:
+            return
+        table = self._tables[key.digest[0] % _TABLES]
+        place = table.get(key.digest)
+        if place is None:
+            return
+        if self._chunks[place >> _CHUNK_SHIFT].get(place & (_CHUNK_KEYS - 1))[2] == entry.seq:
+            del table[key.digest]
+            self._remove(place)
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest key."""
+        chunk = self._oldest()
+        assert chunk is not None
+        while True:
+            digest, end, _ = chunk.get(chunk.first)
+            place = chunk.number << _CHUNK_SHIFT | chunk.first
+            chunk.first += 1
+            if end:
+                del self._tables[digest[0] % _TABLES][digest]
+                self._remove(place)
+                return
+
+    # Chunks
+
+    def _begin(self, stored: bool) -> _Chunk:
+        """Begin a chunk."""
+        chunk = self._add_chunk(self._next, stored)
+        if stored:
+            self._stored = chunk
+        else:
+            self._transient = chunk
+        return chunk
+
+    def _add_chunk(self, number: int, stored: bool) -> _Chunk:
+        chunk = _Chunk(number, metadata.make_key(self._owner, str(number)) if stored else "")
+        self._next = number + 1
+        self._chunks[number] = chunk
+        self._order.append(number)
+        return chunk
+
+    def _oldest(self) -> _Chunk | None:
+        """Return the oldest chunk, None if there is none."""
+        order = self._order
+        while order:
+            chunk = self._chunks.get(order[0])
+            if chunk is not None:
+                return chunk
+            order.popleft()
+        return None
+
+    def _remove(self, place: int) -> None:
+        """Remove a key from its chunk."""
+        chunk = self._chunks[place >> _CHUNK_SHIFT]
+        chunk.remove(place & (_CHUNK_KEYS - 1))
+        self._count -= 1
+        if not chunk.live:
+            self._drop_chunk(chunk)
+        elif chunk.name:
+            self._write(chunk)
+
+    def _write(self, chunk: _Chunk) -> None:
+        self._log.put(metadata.DEDUPLICATION, chunk.name, chunk.record())
+
+    def _drop_chunk(self, chunk: _Chunk) -> None:
+        """Drop a chunk without keys."""
+        del self._chunks[chunk.number]
+        if chunk is self._stored:
+            self._stored = None
+        elif chunk is self._transient:
+            self._transient = None
+        if chunk.name:
+            self._log.put(metadata.DEDUPLICATION, chunk.name, None)
+        if len(self._order) > 2 * len(self._chunks) + _TABLES:
+            self._order = deque([number for number in self._order if number in self._chunks])
+
+    # Expiry
+
+    def _schedule(self) -> None:
+        oldest = self._oldest()
+        if oldest is not None and oldest.end < NEVER:
+            self._broker.timers.at(oldest.end, self)
+
+    def fire(self, now: int) -> None:
+        """Drop the oldest chunks if their keys have expired; at most a few in one turn."""
+        timers = self._broker.timers
+        if self._log.is_behind():
+            timers.at(now + _RETRY, self)
+            return
+        for _ in range(_DROPPED_AT_ONCE):
+            chunk = self._oldest()
+            if chunk is None or chunk.end > now:
+                self._schedule()
+                return
+            self._expire(chunk)
+        timers.at(now + 1, self)
+
+    def _expire(self, chunk: _Chunk) -> None:
+        for index in range(len(chunk)):
+            digest, end, _ = chunk.get(index)
+            if end:
+                del self._tables[digest[0] % _TABLES][digest]
+        self._count -= chunk.live
+        self._drop_chunk(chunk)
+
+    def clear(self) -> Iterator[int]:
+        """Forget all keys at once. The returned steps remove them from the log."""
+        self._broker.timers.cancel(self)
+        names = [chunk.name for chunk in self._chunks.values() if chunk.name]
+        self._tables = [{} for _ in range(_TABLES)]
+        self._count = 0
+        self._chunks = {}
+        self._order = deque()
+        self._stored = None
+        self._transient = None
+        if not names:
+            return iter(())
+        # A start before the last step ignores the chunks below this number.
+        mark = metadata.make_key(self._owner, str(-self._next))
+        self._log.put(metadata.DEDUPLICATION, mark, b"")
+        return self._removing([mark, *names])
+
+    def _removing(self, names: list[str]) -> Iterator[int]:
+        while names:
+            self._log.put(metadata.DEDUPLICATION, names.pop(), None)
+            yield 1
+
+    # Recovery
+
+    def restore(self, records: dict[int, bytes]) -> None:
+        """Restore the keys from the log, by the numbers of their chunks."""
+        begin = max([-number for number in records if number < 0], default=0)
+        now = self._broker.timers.now()
+        for number in sorted(records):
+            if number < begin:
+                self._log.put(metadata.DEDUPLICATION, metadata.make_key(self._owner, str(number)), None)
+                continue
+            chunk = self._add_chunk(number, True)
+            for digest, index in chunk.load(metadata.unpack(records[number])["keys"], now):
+                self._tables[digest[0] % _TABLES][digest] = number << _CHUNK_SHIFT | index
+            self._count += chunk.live
+            if not chunk.live:
+                self._drop_chunk(chunk)
+        self._next = max(self._next, begin)
+        self._schedule()
+
+
+class KeyRecords:
+    """The records of keys during recovery, by the id of their queue or exchange."""
+
+    def __init__(self, broker: Broker, recovery: Recovery) -> None:
+        self._log = broker.log
+        self._found: dict[int, dict[int, bytes]] = {}
+        for (kind, key), value in recovery.metadata.items():
+            if kind == metadata.DEDUPLICATION:
+                owner, number = metadata.split_key(key)
+                self._found.setdefault(int(owner), {})[int(number)] = value
+
+    def restore(self, owner: int, deduplication: Deduplication) -> None:
+        """Restore the keys of a queue or exchange."""
+        records = self._found.pop(owner, None)
+        if records is not None:
+            deduplication.restore(records)
+
+    def finish(self) -> None:
+        """Remove the records of deleted queues and exchanges."""
+        for owner, records in self._found.items():
+            for number in records:
+                self._log.put(metadata.DEDUPLICATION, metadata.make_key(str(owner), str(number)), None)
+
+
+def _digest_of(value: FieldValue) -> bytes:
+    """Return the digest of a key. Text and bytes are equal if their bytes are, and whole numbers of all types by value."""
+    if isinstance(value, str):
+        data = b"s" + value.encode("utf-8", "surrogateescape")
+    elif isinstance(value, bytes):
+        data = b"s" + value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        data = b"i%d" % value
+    else:
+        data = b"v" + repr(freeze(value)).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=_DIGEST_SIZE).digest()
+
+
+def _lifetime_in(headers: FieldTable) -> int:
+    """Return the milliseconds that the key of a message lasts, 0 if its headers do not tell."""
+    value = headers.get(CACHE_TTL)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= TEN_YEARS:
+        return value
+    return 0

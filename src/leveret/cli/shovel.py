@@ -1,0 +1,123 @@
+"""`leveret shovel`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from leveret.cli.client_command import quiet_option, run, say
+from leveret.cli.failed import INCOMPLETE
+from leveret.cli.http_options import URL
+from leveret.cli.listing import listing
+from leveret.cli.output import Columns
+from leveret.cli.remote import argument_option, current, in_vhost_option, read_arguments, remote_options, vhost_option
+
+if TYPE_CHECKING:
+    from leveret.shovel.moves import Move
+
+COLUMNS: Columns = (
+    ("vhost", "vhost"),
+    ("name", "name"),
+    ("type", "type"),
+    ("state", "state"),
+    ("src_uri", "source"),
+    ("src_queue", "queue"),
+    ("dest_uri", "destination"),
+    ("dest_queue", "queue"),
+    ("forwarded", "forwarded"),
+    ("pending", "pending"),
+    ("restarts", "restarts"),
+    ("error", "error"),
+)
+
+
+@listing("List, show and restart shovels, and move queues.", vhost_option)
+def shovel(vhost: str | None) -> None:
+    """List shovels with their states."""
+    current().show_list("shovels.list", COLUMNS, ("vhost", "name"), vhost=vhost)
+
+
+@shovel.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def show(name: str, vhost: str) -> None:
+    """Show a shovel with its state."""
+    current().show_one("shovels.show", name=name, vhost=vhost)
+
+
+@shovel.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def restart(name: str, vhost: str) -> None:
+    """Close both connections of a shovel, and start it again."""
+    current().call("shovels.restart", name=name, vhost=vhost)
+    click.echo(f"restarted shovel '{name}'")
+
+
+@shovel.command()
+@click.argument("source")
+@click.argument("destination")
+@argument_option
+@click.option("--follow", is_flag=True, help="Continue when the queue is empty, until the command is interrupted.")
+@quiet_option
+def queue(source: str, destination: str, arguments: tuple[str, ...], follow: bool, quiet: bool) -> None:
+    """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP 0-9-1 brokers.
+
+    Both are URLs with a vhost and a queue, such as amqp://user:password@old/%2F/orders. The destination is declared as a
+    durable queue with each --argument, unless it exists.
+
+    Messages keep their order, and leave the source when the destination has confirmed them. The command may be killed at
+    any point and run again: nothing is lost, and messages that were in transit may arrive twice.
+    """
+    if URL in click.get_current_context().meta:
+        raise click.UsageError("`leveret shovel queue` is an AMQP client; give SOURCE and DESTINATION, without --url")
+    from leveret.cli.messages.progress import Progress
+    from leveret.shovel.moves import Move, read_address
+
+    async def move() -> int:
+        def state() -> tuple[int, float | None]:
+            return moving.moved, moving.share
+
+        with Progress("moved", not quiet, state) as progress:
+            moving = Move(
+                read_address(source),
+                read_address(destination),
+                "leveret shovel queue",
+                arguments=read_arguments(arguments),
+                follows=follow,
+                report=progress.say,
+            )
+            found = await moving.source_length()
+            if found.consumers:
+                progress.say(
+                    f"the source has {found.consumers} consumers, which take messages, too: the order is kept only"
+                    " without them"
+                )
+            try:
+                await moving.run()
+            finally:
+                if not quiet:
+                    progress.say(f"moved {moving.moved} messages")
+        return _check_count(moving, quiet)
+
+    run(move)
+
+
+def _check_count(moved: Move, quiet: bool) -> int:
+    """Compare the numbers of messages of both queues after a move, and return the exit code."""
+    if moved.gained is None:
+        if not quiet:
+            say("the source is empty; the destination has consumers, so that its messages were not counted")
+        return 0
+    if moved.gained < moved.moved:
+        say(
+            f"the destination has {moved.gained} messages more, but {moved.moved} were moved: it has a maximum length or"
+            " a time to live, or a client took messages"
+        )
+        return INCOMPLETE
+    if not quiet:
+        say(f"the source is empty, and the destination has {moved.gained} messages more")
+    return 0

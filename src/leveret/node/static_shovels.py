@@ -1,0 +1,31 @@
+"""The shovels of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.config import ConfigError, ShovelConfig
+
+if TYPE_CHECKING:
+    from leveret.shovel.definition import Definition
+
+
+def static_shovels(shovels: Mapping[str, ShovelConfig]) -> dict[tuple[str, str], Definition]:
+    """Return the definitions by vhost and name. Raises `ConfigError`, which names the setting."""
+    if not shovels:
+        return {}
+    from leveret.shovel.definition import read_settings  # imports the client, which other brokers do not need
+
+    found = {}
+    for name, shovel in shovels.items():
+        given = {key: value for key, value in msgspec.structs.asdict(shovel).items() if value is not None}
+        vhost = given.pop("vhost")
+        try:
+            found[vhost, name] = read_settings(name, given)
+        except PreconditionFailed as error:
+            raise ConfigError(str(error)) from None
+    return found

@@ -1,0 +1,606 @@
+"""AMQP over WebSocket: the upgrade, data of any size, the end, and hostile input."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Pong
+
+from leveret.protocols.detect import HEADER_1_0_SASL, HEADER_1_0_TLS, HEADER_AMQP091
+from leveret.server import websocket
+from leveret.server.admission import Admission
+from leveret.server.server import Server
+from leveret.server.transport import SocketProtocol, Sockets
+from leveret.server.websocket import WebSocket, WebSocketProtocol, WebSocketSettings
+from tests.protocols.support import Site
+from tests.security.certificates import Authority
+from tests.server.test_server import Wire, run, serving
+from tests.support.peers.websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    MASK,
+    PING,
+    TEXT,
+    WebSocketPeer,
+    connect,
+    frame,
+    request,
+)
+from tests.support.polling import wait_until_async
+
+SHOP = "https://shop.example.com"
+SETTINGS = WebSocketSettings("/ws", frozenset((SHOP,)))
+
+
+@asynccontextmanager
+async def listening(
+    settings: WebSocketSettings = SETTINGS,
+    tls: ssl.SSLContext | None = None,
+    trusting: ssl.SSLContext | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Server, Callable[[], Any]]]:
+    """A server with a listener for WebSockets, and a way to connect to it. `tls` is that of a listener without plain."""
+    async with serving(**options) as (server, _):
+        host, port = await server.listen("127.0.0.1", 0, tls, partial(WebSocketProtocol, settings))
+        peers: list[WebSocketPeer] = []
+
+        async def connecting() -> WebSocketPeer:
+            peers.append(await connect(host, port, trusting))
+            return peers[-1]
+
+        try:
+            yield server, connecting
+        finally:
+            for peer in peers:
+                peer.writer.close()
+
+
+def wire_of(peer: WebSocketPeer) -> Wire:
+    return Wire(cast(Any, peer), cast(Any, peer))
+
+
+async def ended(peer: WebSocketPeer) -> tuple[int, str | None] | None:
+    """Wait for the end of the socket, and return the code and the reason of the close, which gets a reply."""
+    while await peer.read(0):
+        pass
+    return None if peer.closed is None else (peer.closed.code, peer.closed.reason)
+
+
+def test_a_connection_from_the_upgrade_to_the_close() -> None:
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            assert peer.subprotocol == "amqp"
+            wire = wire_of(peer)
+            await wire.open()
+            (session,) = server.services.sessions
+            described = session.describe()
+            assert described.name == "{}:{} -> {}:{}".format(
+                *peer.writer.get_extra_info("sockname"), *peer.writer.get_extra_info("peername")
+            )
+            assert not described.tls
+            assert len(server.admission) == 0
+            await wire.send(1, "channel.open")
+            await wire.expect("channel.open-ok")
+            await wire.send(0, "connection.close", reply_code=200)
+            await wire.expect("connection.close-ok")
+            assert await wire.ended() == b""
+            assert peer.closed is not None and peer.closed.code == 1000
+            await wait_until_async(lambda: not server.accepted)
+            assert not server.services.sessions
+
+    run(test)
+
+
+def test_without_a_subprotocol() -> None:
+    """As amqp-client.js connects."""
+
+    async def test() -> None:
+        async with listening() as (_, connecting):
+            peer = await connecting()
+            await peer.upgrade(())
+            assert peer.subprotocol is None
+            await wire_of(peer).open()
+
+    run(test)
+
+
+def in_bytes(data: bytes) -> bytes:
+    return b"".join(frame(BINARY, data[at : at + 1]) for at in range(len(data)))
+
+
+def in_fragments(data: bytes) -> bytes:
+    return (
+        frame(BINARY, data[:3], ends=False)
+        + frame(PING, b"1")
+        + frame(CONTINUATION, b"", ends=False)
+        + frame(CONTINUATION, data[3:])
+    )
+
+
+@pytest.mark.parametrize("framed", [in_bytes, in_fragments, lambda data: frame(BINARY) + frame(BINARY, data)])
+def test_the_boundaries_of_messages_mean_nothing(framed: Callable[[bytes], bytes]) -> None:
+    async def test() -> None:
+        async with listening() as (_, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            peer.writer.write(framed(HEADER_AMQP091))
+            await wire_of(peer).expect("connection.start")
+
+    run(test)
+
+
+def test_input_right_behind_the_request() -> None:
+    async def test() -> None:
+        async with listening() as (_, connecting):
+            peer = await connecting()
+            peer.writer.write(request() + frame(PING, b"early"))
+            assert b"101 Switching Protocols" in await peer.reader.readuntil(b"\r\n\r\n")
+            assert await peer.event() == Pong(b"early")
+
+    run(test)
+
+
+def test_a_request_in_pieces() -> None:
+    async def test() -> None:
+        async with listening() as (_, connecting):
+            peer = await connecting()
+            whole = request()
+            for at in range(0, len(whole), 50):
+                peer.writer.write(whole[at : at + 50])
+                await peer.drain()
+                await asyncio.sleep(0)
+            assert b"101 Switching Protocols" in await peer.reader.readuntil(b"\r\n\r\n")
+
+    run(test)
+
+
+REQUEST = request()
+REFUSED = {
+    "path": (request("/other?x=1"), 404, "no WebSocket at '/other'; expected '/ws' ('websocket.path')"),
+    "long path": (request("/" + "x" * 1000), 404, f"no WebSocket at '/{'x' * 99}...'; expected"),
+    "origin": (
+        request(origin="http://evil.example"),
+        403,
+        "pages of the origin 'http://evil.example' may not connect; expected one of 'websocket.allowed_origins'",
+    ),
+    "origin of the listener": (request(origin="http://localhost", host="localhost"), 403, "'http://localhost' may not"),
+    "no origin": (request(origin="null"), 403, "'null' may not connect"),
+    "two origins": (
+        REQUEST.replace(b"\r\n\r\n", f"\r\nOrigin: {SHOP}\r\nOrigin: https://evil.example\r\n\r\n".encode()),
+        403,
+        "'https://evil.example' may not connect",
+    ),
+    "subprotocol": (request(subprotocols=("mqtt", "x")), 400, "the subprotocol is 'mqtt, x'; expected 'amqp'"),
+    "a page": (b"GET /ws HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "Missing header, 'Connection: Upgrade'"),
+    "version": (REQUEST.replace(b"-Version: 13", b"-Version: 8"), 426, "Sec-WebSocket-Version"),
+    "post": (REQUEST.replace(b"GET", b"POST"), 400, "not a request for a WebSocket: b'POST /ws'"),
+    "amqp": (HEADER_AMQP091, 400, "expected b'GET ', since 'websocket.port' has no other protocol"),
+    "subprotocol in other bytes": (REQUEST.replace(b"amqp", b"\xff"), 400, "not a request for a WebSocket"),
+    "host in other bytes": (REQUEST.replace(b"localhost", b"\xff"), 400, "not a request for a WebSocket"),
+    "host that is too long": (REQUEST.replace(b"localhost", b"xn--a." * 1000), 400, "not a request for a WebSocket"),
+    "not http": (REQUEST.replace(b"HTTP/1.1", b"HTTP/9"), 400, "Bad HTTP message"),
+    "size": (REQUEST[:-2] + b"X: " + bytes(9000), 431, "the request is too large; expected 8192 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_request(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    sent, status, reason = REFUSED[name]
+
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            peer.writer.write(sent)
+            with caplog.at_level("INFO", "leveret.server"):
+                answer = (await peer.reader.read()).decode()
+            assert answer.startswith(f"HTTP/1.1 {status} ")
+            assert reason in answer.partition("\r\n\r\n")[2]
+            assert reason in caplog.text
+            peer.writer.close()
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin"), [({SHOP}, SHOP), ({SHOP}, "https://Shop.example.com"), ({"*"}, "http://evil.example")]
+)
+def test_an_allowed_origin(origins: set[str], origin: str) -> None:
+    async def test() -> None:
+        async with listening(WebSocketSettings("/ws", frozenset(origins))) as (_, connecting):
+            peer = await connecting()
+            await peer.upgrade(origin=origin)
+
+    run(test)
+
+
+WRONG = {
+    "text": (frame(TEXT, b"AMQP"), 1003, "text messages are not supported; expected binary messages"),
+    "invalid text": (frame(TEXT, b"\xff"), 1007, None),
+    "unmasked": (b"\x82\x01A", 1002, "server received unexpected unmasked frame"),
+    "operation": (frame(3), 1002, "Invalid opcode 0x3"),
+    "compressed": (b"\xc2\x80" + MASK, 1002, "Reserved bit set unexpectedly"),
+    "continuation": (frame(CONTINUATION), 1002, "unexpected CONTINUATION"),
+    "size of 2^63": (frame(BINARY, size=1 << 63), 1002, "8-byte payload length with non-zero MSB"),
+    "large ping": (frame(PING, bytes(126)), 1002, "Control frame with payload len > 125"),
+    "short close": (frame(CLOSE, b"\x03"), 1002, "CLOSE with 1 byte payload"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_closes_the_websocket(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    sent, code, reason = WRONG[name]
+
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            await wire_of(peer).open()
+            with caplog.at_level("INFO", "leveret.server"):
+                peer.writer.write(sent + frame(BINARY, bytes(100)))
+                closed = await ended(peer)
+            assert closed is not None and closed[0] == code
+            if reason is not None:
+                assert closed[1] == reason
+                assert f"closed the WebSocket with {code}: {reason}" in caplog.text
+            peer.writer.close()
+            await wait_until_async(lambda: not server.accepted)
+            assert not server.services.sessions
+
+    run(test)
+
+
+def test_the_largest_message_is_never_kept() -> None:
+    """A message of nearly 2^63 bytes carries a connection of any length."""
+
+    async def test() -> None:
+        async with listening() as (_, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            peer.writer.write(frame(BINARY, size=(1 << 63) - 1) + HEADER_AMQP091)
+            await wire_of(peer).expect("connection.start")
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (frame(BINARY, HEADER_AMQP091) + frame(PING) + frame(CLOSE, b"\x03\xe8"), 1000),  # connection.start is dropped
+        (frame(BINARY, b"not AMQP") + frame(CLOSE, b"\x03\xe8"), 1000),
+        (frame(BINARY, b"not AMQP") + frame(TEXT, b"x"), 1000),
+        (frame(BINARY, b"not AMQP") + frame(3), 1000),
+        (frame(BINARY, HEADER_AMQP091) + frame(TEXT, b"x"), 1003),
+        (frame(BINARY, HEADER_AMQP091) + frame(3), 1002),
+    ],
+)
+def test_data_and_an_end_in_one_read(last: bytes, code: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            peer.writer.write(last)
+            closed = await ended(peer)
+            assert closed is not None and closed[0] == code
+            peer.writer.close()
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_the_client_closes_the_websocket() -> None:
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            await wire_of(peer).open()
+            peer.send(CloseConnection(4001, "enough"))
+            assert await ended(peer) == (4001, "enough")
+            await wait_until_async(lambda: not server.accepted)
+            assert not server.services.sessions
+
+    run(test)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_server_stops(opens: bool) -> None:
+    async def test() -> None:
+        async with listening(shutdown_timeout=200.0) as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            if opens:
+                wire = wire_of(peer)
+                await wire.open()
+            stopping = asyncio.create_task(server.stop())
+            if opens:
+                assert (await wire.expect("connection.close"))["reply_code"] == 320
+                await wire.send(0, "connection.close-ok")
+            assert await ended(peer) == (1001, "the broker stops")
+            await stopping
+
+    run(test)
+
+
+def test_a_client_that_does_not_reply_to_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT", 0.05)
+
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            wire = wire_of(peer)
+            await wire.open()
+            await wire.send(0, "connection.close", reply_code=200)
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+
+
+def test_a_client_that_never_asks() -> None:
+    async def test() -> None:
+        async with listening(handshake_timeout=0.05) as (server, connecting):
+            peer = await connecting()
+            peer.writer.write(b"GET /ws HTTP/1.1\r\n")
+            assert await peer.reader.read() == b""
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def context(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("server"))
+    return context
+
+
+@pytest.fixture
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.path))
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, only: bool) -> None:
+    """On a listener that accepts only TLS, and on one that accepts both."""
+
+    async def test() -> None:
+        async with serving(tls=None if only else context) as (server, _):
+            make = partial(WebSocketProtocol, SETTINGS)
+            host, port = await server.listen("127.0.0.1", 0, context if only else None, make)
+            peer = await connect(host, port, trusting)
+            await peer.upgrade()
+            wire = wire_of(peer)
+            await wire.open()
+            (session,) = server.services.sessions
+            assert session.describe().tls
+            # More than one read, of TLS and of the WebSocket.
+            await wire.send(1, "channel.open")
+            await wire.expect("channel.open-ok")
+            await wire.send(1, "queue.declare", queue="q")
+            await wire.expect("queue.declare-ok")
+            await wire.send(0, "connection.close", reply_code=200)
+            await wire.expect("connection.close-ok")
+            assert await wire.ended() == b""
+            peer.writer.close()
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+
+
+def test_a_listener_that_accepts_only_tls(context: ssl.SSLContext) -> None:
+    async def test() -> None:
+        async with listening(tls=context) as (server, connecting):
+            peer = await connecting()
+            peer.writer.write(request())
+            assert await peer.reader.read() == b""
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+
+
+def test_no_tls_within_the_websocket(context: ssl.SSLContext) -> None:
+    async def test() -> None:
+        async with serving(tls=context) as (server, _):
+            peer = await connect(*await server.listen("127.0.0.1", 0, None, partial(WebSocketProtocol, SETTINGS)))
+            await peer.upgrade()
+            peer.write(HEADER_1_0_TLS)
+            assert await peer.read(8) == HEADER_1_0_SASL
+            assert await ended(peer) == (1000, "")
+
+    run(test)
+
+
+# Hostile input, with a transport that a test looks into.
+
+
+class Below(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.reads = True
+        self.closed = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+class Above:
+    """A protocol that keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.room = memoryview(bytearray(16 << 10))
+        self.on_data: Callable[[], None] = lambda: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        pass
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.room
+
+    def received(self, data: bytes) -> None:
+        self.data.append(data)
+        self.on_data()
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+
+class Pair:
+    """A WebSocket after its upgrade, between what is below and above it."""
+
+    def __init__(self) -> None:
+        self.below, self.above = Below(), Above()
+        self.sockets = Sockets(Site().protocols, asyncio.get_running_loop(), ThreadPoolExecutor(1), 1.0, Admission())
+        self.websocket = WebSocket(self.below, cast(SocketProtocol, self.above), self.sockets, SETTINGS)
+        self.websocket.feed(request())
+        assert self.below.written.startswith(b"HTTP/1.1 101 ")
+        self.below.written = b""
+
+    def read(self, data: bytes) -> bytes:
+        """Have the WebSocket read as much as it takes. Return the rest."""
+        room = self.websocket.get_buffer(-1)
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        self.websocket.buffer_updated(size)
+        return data[size:]
+
+    async def read_all(self, data: bytes) -> int:
+        """Have it read data as a socket does. Return the turns that it takes."""
+        turns = 0
+        while data or not self.below.reads:
+            if self.below.reads:
+                data = self.read(data)
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    def events(self) -> list[Any]:
+        """Return what the client has received."""
+        client = Connection(ConnectionType.CLIENT)
+        client.receive_data(self.below.written)
+        self.below.written = b""
+        return list(client.events())
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [frame(BINARY), frame(PING), frame(BINARY, b"x"), frame(CONTINUATION, b"", ends=False)],
+    ids=["empty messages", "pings", "bytes", "empty fragments"],
+)
+def test_small_frames_are_parsed_in_many_turns(flood: bytes) -> None:
+    async def test() -> None:
+        pair = Pair()
+        count = 8 * websocket.MAX_FRAMES
+        start = frame(BINARY, ends=False) if flood[0] == CONTINUATION else b""
+        turns = await pair.read_all(start + flood * count)
+        per_turn = websocket.MAX_FRAMES + websocket.MAX_SLICE // len(frame(BINARY))
+        assert turns >= count / per_turn
+        pair.read(frame(CONTINUATION, b"end") if start else frame(BINARY, b"end"))
+        assert pair.above.data[-1] == b"end"
+
+    run(test)
+
+
+def test_a_session_that_reads_no_more_gets_no_more() -> None:
+    async def test() -> None:
+        pair = Pair()
+        pair.above.on_data = pair.websocket.pause_reading
+        data = frame(BINARY, b"x") * (4 * websocket.MAX_FRAMES)
+        pair.read(data)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(pair.above.data) == 1 and not pair.below.reads
+        pair.above.on_data = lambda: None
+        pair.websocket.resume_reading()
+        await wait_until_async(lambda: pair.below.reads)
+        assert b"".join(pair.above.data) == b"x" * (4 * websocket.MAX_FRAMES)
+
+    run(test)
+
+
+def test_a_read_is_as_large_as_the_session_wants() -> None:
+    """It is more by the headers of frames, so that the session knows a full read, after which it wants more."""
+
+    async def test() -> None:
+        pair = Pair()
+        pair.read(frame(BINARY, bytes(100)) * 1000)
+        size = sum(map(len, pair.above.data))
+        assert len(pair.above.room) <= size <= 1.125 * len(pair.above.room)
+        pair.above.room = memoryview(bytearray(1 << 20))
+        assert len(pair.websocket.get_buffer(-1)) == 1.125 * websocket.READ_SIZE
+
+    run(test)
+
+
+def test_the_last_ping_of_a_read_is_answered_when_the_client_reads() -> None:
+    async def test() -> None:
+        pair = Pair()
+        pair.read(frame(PING, b"1") + frame(PING, b"2"))
+        assert pair.events() == [Pong(b"2")]
+        pair.websocket.pause_writing()
+        for number in range(100):
+            pair.read(frame(PING, b"%d" % number))
+        assert pair.below.written == b""
+        pair.websocket.resume_writing()
+        assert pair.events() == [Pong(b"99")]
+
+    run(test)
+
+
+def test_output_after_the_close_is_dropped() -> None:
+    async def test() -> None:
+        pair = Pair()
+        pair.websocket.write(b"first")
+        pair.websocket.close()
+        pair.websocket.close()
+        pair.websocket.write(b"second")
+        pair.read(frame(PING) + frame(BINARY, b"late") + frame(TEXT, b"late"))
+        data, closed = pair.events()
+        assert isinstance(data, BytesMessage) and data.data == b"first"
+        assert isinstance(closed, CloseConnection) and closed.code == 1000
+        assert pair.above.data == [] and not pair.below.closed
+        pair.read(frame(CLOSE, b"\x03\xe8"))
+        assert pair.below.closed
+
+    run(test)

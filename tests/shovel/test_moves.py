@@ -1,0 +1,161 @@
+"""`leveret shovel queue`: moves of queues between real brokers, and kills in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+import leveret.sync
+from leveret.client.errors import InvalidUrl, NotFound
+from leveret.management.control_client import call
+from leveret.shovel.definition import DEFAULT_PREFETCH
+from leveret.shovel.moves import QueueAddress, read_address
+from tests.cli.program import Program, interruptible
+from tests.shovel.test_kills import fill, length
+from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
+
+COUNT = 10000
+# Messages at the destination when the command is killed.
+MOVED = 500
+
+
+class Pair:
+    """A source, a destination, and the command line."""
+
+    def __init__(self, source: LeveretProcess, destination: LeveretProcess) -> None:
+        self.source = source
+        self.destination = destination
+        self.program = Program(source)
+
+    def arguments(self, queue: str, *options: str, to: str = "") -> tuple[str, ...]:
+        urls = (f"{self.source.url()}/{queue}", f"{self.destination.url()}/{to or queue}")
+        return ("shovel", "queue", *urls, *options)
+
+    def moved(self, queue: str) -> int:
+        try:
+            with leveret.sync.connect(self.destination.url()) as connection, connection.channel() as channel:
+                return channel.declare_queue(queue, passive=True).message_count
+        except NotFound:
+            return 0
+
+
+def drain(url: str, queue: str) -> list[int]:
+    """Take all messages."""
+    with leveret.sync.connect(url) as connection, connection.channel() as channel:
+        count = channel.declare_queue(queue, passive=True).message_count
+        with channel.consume(queue, no_ack=True) as consumer:
+            return [int(consumer.next(30).body) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("moves")
+    source, destination = LeveretProcess(directory / "a").start(), LeveretProcess(directory / "b").start()
+    yield Pair(source, destination)
+    for broker in (source, destination):
+        broker.stop()
+        broker.check_log()
+
+
+def test_a_queue_moves_to_a_new_queue(pair: Pair) -> None:
+    fill(pair.source.url(), "plain", 300)
+    done = pair.program.run(*pair.arguments("plain", "--argument", "x-max-length=500", to="a%2Fb"))
+    assert done.code == 0, done.err
+    assert "moved 300 messages" in done.err
+    assert "the source is empty, and the destination has 300 messages more" in done.err
+    [queue] = call(pair.destination.data_dir, "queues.list", {})
+    assert (queue["name"], queue["durable"], queue["arguments"]) == ("a/b", True, {"x-max-length": 500})
+    assert drain(pair.destination.url(), "a/b") == list(range(300))
+    assert length(pair.source.url(), "plain") == 0
+    # Nothing is left to do.
+    assert "moved 0 messages" in pair.program.run(*pair.arguments("plain", to="a%2Fb")).err
+
+
+def test_nothing_is_lost_when_the_command_is_killed(pair: Pair) -> None:
+    fill(pair.source.url(), "killed", COUNT)
+    with pair.program.begin(*pair.arguments("killed")) as process:
+        wait_until(lambda: pair.moved("killed") >= MOVED)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert length(pair.source.url(), "killed") > 0
+    assert pair.program.run(*pair.arguments("killed")).code == 0
+    found = drain(pair.destination.url(), "killed")
+    assert list(dict.fromkeys(found)) == list(range(COUNT))
+    # At most the prefetch limit is in both brokers.
+    assert len(found) <= COUNT + DEFAULT_PREFETCH
+    assert length(pair.source.url(), "killed") == 0
+
+
+def test_a_lost_connection_does_not_end_the_move(pair: Pair) -> None:
+    fill(pair.source.url(), "closed", COUNT)
+    with pair.program.begin(*pair.arguments("closed")) as process:
+        wait_until(lambda: pair.moved("closed") >= MOVED)
+        call(pair.destination.data_dir, "connections.close_user", {"user": "guest"})
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"continuing in 1 s" in err
+    found = drain(pair.destination.url(), "closed")
+    assert list(dict.fromkeys(found)) == list(range(COUNT))
+
+
+def test_following_ends_with_a_signal(pair: Pair) -> None:
+    fill(pair.source.url(), "followed", 10)
+    with interruptible(), pair.program.begin(*pair.arguments("followed", "--follow")) as process:
+        wait_until(lambda: pair.moved("followed") == 10)
+        fill(pair.source.url(), "followed", 5)
+        wait_until(lambda: pair.moved("followed") == 15)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert b"moved 15 messages" in err
+
+
+def test_what_the_destination_lacks_is_an_error(pair: Pair) -> None:
+    fill(pair.source.url(), "short", 20)
+    done = pair.program.run(*pair.arguments("short", "--argument", "x-max-length=8"))
+    assert done.code == 1
+    assert "the destination has 8 messages more, but 20 were moved" in done.err
+
+
+def test_a_destination_that_refuses_keeps_the_rest_at_the_source(pair: Pair) -> None:
+    fill(pair.source.url(), "full", 20)
+    options = ("--argument", "x-max-length=0", "--argument", "x-overflow=reject-publish")
+    done = pair.program.run(*pair.arguments("full", *options))
+    assert done.code != 0
+    assert length(pair.source.url(), "full") == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (("missing",), 4, "no queue 'missing'"),
+        (("q/r",), 2, "expected amqp://user:password@host:port/VHOST/QUEUE"),
+        (("q", "--argument", "x"), 2, "expected NAME=VALUE"),
+    ],
+)
+def test_errors(pair: Pair, arguments: tuple[str, ...], code: int, expected: str) -> None:
+    done = pair.program.run(*pair.arguments(*arguments))
+    assert (done.code, expected in done.err) == (code, True), done.err
+
+
+def test_consumers_of_the_source_are_named(pair: Pair) -> None:
+    fill(pair.source.url(), "consumed", 1)
+    with (
+        leveret.sync.connect(pair.source.url()) as connection,
+        connection.channel() as channel,
+        channel.consume("consumed", prefetch=1) as consumer,
+    ):
+        consumer.next(30)
+        done = pair.program.run(*pair.arguments("consumed"))
+    assert "the source has 1 consumers" in done.err
+
+
+def test_addresses() -> None:
+    assert read_address("amqps://u:p@h:1/%2F/a%2Fb?heartbeat=5") == QueueAddress("amqps://u:p@h:1/%2F?heartbeat=5", "a/b")
+    for url in ("amqp://h/orders", "amqp://h", "amqp://h//q", "h/v/q", "http://h/v/q"):
+        with pytest.raises(InvalidUrl):
+            read_address(url)
