@@ -9,6 +9,7 @@
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
 #   make wheels                      the source archive and the wheels: pure, and compiled for each version of Python
+#   make deb                         a Debian package of the wheels, for the Python of this machine
 #   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
 #   make lint | format | docs | bench | demo | lock
 #   make setup                       install everything that these need
@@ -45,7 +46,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -226,6 +227,10 @@ format: $(STAMPS)/dev
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict
 
+# The documentation of this checkout and of all releases, with a selector, as the workflow publishes it.
+site: $(STAMPS)/docs
+	@$(PY) tools/build_site.py
+
 bench: $(STAMPS)/dev compiled
 	@$(PY) -m bench.run $(ARGS)
 
@@ -267,6 +272,10 @@ cluster-demo: $(STAMPS)/core $(STAMPS)/cluster $(STAMPS)/demo
 # supported version, in PATH or of pyenv; each takes a few minutes.
 wheels: $(STAMPS)/build
 	@$(PY) tools/build_wheels.py $(PYTHONS)
+
+# Write a Debian package for this machine's own Python to dist/, from a wheel that `make wheels` has written.
+deb: $(STAMPS)/venv
+	@$(PY) -m tools.build_deb $(ARGS)
 
 # Optional: tests of this data source are skipped without it.
 jar:

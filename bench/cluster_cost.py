@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from bench.cluster_rig import VHOSTS, Rig
+from bench.cluster_rig import VHOSTS, Rig, TlsRig
 from bench.generator import Load
 from bench.shards import TICKS
 from bench.workloads import BATCHED
@@ -61,10 +61,10 @@ def measure(title: str, port: int, processes: dict[str, Processes], seconds: flo
     print(f"{title:14} {delivered:9,.0f} messages  " + ", ".join(f"{name} {cost:.3f} s" for name, cost in used.items()))
 
 
-def cpu(seconds: float, rounds: int) -> None:
+def cpu(seconds: float, rounds: int, *, tls: bool) -> None:
     """Print the costs at the owner, through another node, and over SQLite."""
     with ExitStack() as stack:
-        rig = Rig(stack, settings=COMPILED)
+        rig = (TlsRig if tls else Rig)(stack, settings=COMPILED)
         rig.start()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leveret-cost-")))
         sqlite = stack.enter_context(LeveretProcess(directory, environment=COMPILED).start())
@@ -76,8 +76,8 @@ def cpu(seconds: float, rounds: int) -> None:
         for number in range(rounds):
             shard = rig.shard_in(owner, 0)[0]
             behind: dict[str, Processes] = {name: partial(family, pid) for name, pid in servers.items()}
-            behind["shard"] = partial(list, [shard])
-            measure("owner", owner.port, {**behind, "front": partial(list, [owner.pid])}, seconds, 3 * number)
+            behind |= {"shard": partial(list, [shard]), "front": partial(list, [owner.pid])}
+            measure("owner", owner.port, behind, seconds, 3 * number)
             measure("another node", other.port, {**behind, "relay": partial(list, [other.pid])}, seconds, 3 * number + 1)
             measure("SQLite", sqlite.port, {"broker": partial(list, [sqlite.pid])}, seconds, 3 * number + 2)
 
@@ -120,11 +120,12 @@ def main() -> None:
     parser.add_argument("what", choices=["cpu", "quota"])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tls", action="store_true", help="between the nodes")
     parser.add_argument("--share", type=float, default=0.15, help="of a core for each node")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     if chosen.what == "cpu":
-        cpu(chosen.seconds, chosen.rounds)
+        cpu(chosen.seconds, chosen.rounds, tls=chosen.tls)
         return
     one, three = (rate(count, chosen.share, chosen.seconds, chosen.rounds, chosen.seed) for count in (1, 3))
     print("1 node: ", ", ".join(f"{found:,.0f}/s" for found in one))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from bench.cluster_rig import Rig
+from bench.cluster_rig import Rig, TlsRig
 from tests.cluster.test_nodes import Node
-from tests.security.certificates import Authority
 from tests.support.broker import Broker, free_port
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
@@ -56,21 +55,7 @@ class ProxyRig(Rig):
         return dsn.replace(f"{server.host}:{server.port}", f"{store.host}:{store.port}")
 
 
-class TlsProxyRig(ProxyRig):
+class TlsProxyRig(TlsRig, ProxyRig):
     """The same with TLS between nodes, which notices what is repeated."""
 
-    kinds: tuple[str, ...] = (CUT, DELAY, STALL, REPEAT)
-    _authority: Authority | None = None
-
-    def make_node(self, name: str, settings: dict[str, str]) -> Node:
-        node = super().make_node(name, settings)
-        if self._authority is None:
-            self._authority = Authority(self.directory)
-        authority = self._authority
-        cert, key = authority.issue(name)
-        node.environment |= {
-            "LEVERET_CLUSTER__TLS__CERT": str(cert),
-            "LEVERET_CLUSTER__TLS__KEY": str(key),
-            "LEVERET_CLUSTER__TLS__CA": str(authority.path),
-        }
-        return node
+    kinds = (CUT, DELAY, STALL, REPEAT)

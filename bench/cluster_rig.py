@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster.test_clocks import with_clock
 from tests.cluster.test_nodes import Node, owners
+from tests.security.certificates import Authority
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute
 from tests.support.processes import family
@@ -153,6 +154,21 @@ class ClockRig(Rig):
 
     def make_node(self, name: str, settings: dict[str, str]) -> Node:
         return with_clock(super().make_node(name, settings), 0)
+
+
+class TlsRig(Rig):
+    """Nodes with TLS between them."""
+
+    _authority: Authority | None = None
+
+    def make_node(self, name: str, settings: dict[str, str]) -> Node:
+        node = super().make_node(name, settings)
+        if self._authority is None:
+            self._authority = Authority(self.directory)
+        cert, key = self._authority.issue(name)
+        files = {"CERT": str(cert), "KEY": str(key), "CA": str(self._authority.path)}
+        node.environment |= {f"LEVERET_CLUSTER__TLS__{option}": path for option, path in files.items()}
+        return node
 
 
 @contextmanager

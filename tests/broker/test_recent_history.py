@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.consumer import NO_CLIENT
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues.history import MAX_BYTES, NAME, NO_STORE
+from leveret.broker.routing import push
 from leveret.broker.transactions.branches import DONE
 from tests.broker.support import World
 from tests.broker.test_branches import begin, commit, rollback
@@ -187,14 +189,35 @@ def test_a_full_queue_gets_as_many_as_it_takes(world: World) -> None:
     assert contents(world) == ["a", "b"]
 
 
-def test_the_history_is_a_destination(world: World) -> None:
-    """The alternate exchange gets nothing, and a message is not unroutable."""
+def test_the_history_is_no_destination(world: World) -> None:
+    """The alternate exchange gets a message that no bound queue gets, and the history keeps it."""
     world.vhost.declare_exchange("rest", "fanout")
     history(world, alternate="rest")
+    assert world.publish("news", "", "a") == [NAME]
     world.queue()
     bind(world, "q", "rest")
-    assert world.publish("news", "", "a") == [NAME]
-    assert contents(world) == []
+    assert world.publish("news", "", "b") == [NAME, "q"]
+    assert contents(world) == ["b"]
+    world.queue("bound")
+    bind(world, "bound")
+    assert contents(world, "bound") == ["a", "b"]
+
+
+def test_a_delayed_exchange_behind_a_history(world: World) -> None:
+    """The queues come first in the result, whichever exchange has found them; only the delayed one waits."""
+    history(world)
+    world.vhost.declare_exchange("later", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+    world.vhost.bind(world.vhost.exchanges["later"], "news", "", {})
+    world.queue("delayed")
+    bind(world, "delayed", "later")
+    message = world.message("a", exchange="news", headers={"x-delay": 1000})
+    route = world.vhost.route(message.address)
+    queues = world.vhost.route_message(route, message, [], NO_CLIENT)
+    assert [queue.name for queue in queues] == ["delayed", NAME]
+    assert push(route, message, queues) is None
+    assert contents(world, "delayed") == []
+    world.sleep(1000)
+    assert contents(world, "delayed") == ["a"] and newcomer(world) == ["a"]
 
 
 def test_a_new_exchange_of_the_name_has_no_history(world: World) -> None:

@@ -487,6 +487,18 @@ def test_forgotten_apps(world: World) -> None:
 # Unroutable messages
 
 
+def test_a_history_is_no_destination(world: World) -> None:
+    world.vhost.declare_exchange("news", "x-recent-history", durable=True)
+    transaction(world, "s", prepare=False)
+    publish(world, "s", "a", "news")
+    prepare_transaction(world, "s", "a")
+    assert "1 messages are unroutable" in str(commit(world, 1, "s").outcome)
+    assert commit(world, 1, "s", rule=DROP).outcome == (1, 1, False)
+    queue = world.queue()
+    world.vhost.bind(queue, "news", "", {})
+    assert world.contents(queue) == ["a"]
+
+
 def test_unroutable_messages_stop_it_all(world: World) -> None:
     queue = world.queue(durable=True)
     transaction(world, "s", "a", "b")

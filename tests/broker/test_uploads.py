@@ -425,6 +425,22 @@ def test_it_is_resumed_at_its_checkpoint(world: World) -> None:
     assert resume(world, owner=BOB) is None
 
 
+def test_bytes_that_a_backup_copies_are_not_truncated(world: World, tmp_path: Path) -> None:
+    place = world.broker.uploads.place = UploadFiles(tmp_path, 0)
+    staged = refer(world)
+    staged.append(b"abc")
+    staged.checkpoints = {"early": 1, "late": 3}
+    world.broker.uploads.checkpoints.update({("/", "alice", "message", name): staged for name in ("early", "late")})
+    staged.detach()
+    place.pin()
+    with pytest.raises(ResourceLocked, match="a later checkpoint than 'early'"):
+        resume(world, "early")
+    assert resume(world, "late") is staged and staged.size == 3
+    staged.detach()
+    place.unpin()
+    assert resume(world, "early") is staged and staged.size == 1
+
+
 def test_a_checkpoint_is_of_its_user_and_kind(world: World) -> None:
     staged = refer(world)
     check(world, staged)

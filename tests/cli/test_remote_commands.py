@@ -170,7 +170,7 @@ def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
             assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
 
 
-@pytest.mark.parametrize("name", ["statistics.changes", "users.authenticate", "users.resume"])
+@pytest.mark.parametrize("name", ["statistics.changes", "users.authenticate", "users.resume", "backup.start"])
 def test_internal_operations_are_not_available(broker: LeveretProcess, name: str) -> None:
     from leveret.management.control_client import CallFailed
     from leveret.management.http_client import HttpControl

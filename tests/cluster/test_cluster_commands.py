@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +140,11 @@ def test_changes_are_audited_once(cluster: tuple[Node, Node, str]) -> None:
         ("nodes.move", "shard", "1", {"request": {"shard": 1, "node": "second"}, "result": {"from": "first"}}),
     ]
     assert owners(dsn)[1] == "first"
+
+
+def test_backups_are_left_to_postgresql(cluster: tuple[Node, Node, str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(leveret, ["backup", str(tmp_path / "backups"), "--data-dir", str(cluster[0].data_dir)])
+    assert result.exit_code == 1 and "pg_basebackup or pg_dump" in result.output, result.output
 
 
 def takes_clients(node: Node) -> bool:

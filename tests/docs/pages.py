@@ -17,7 +17,8 @@ PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")))
 # Placeholder for the reader's broker at the beginning of a Python literal; options may follow.
 _URL = re.compile(r'(?<=")amqp://(?:guest:guest@localhost:5672/|localhost)(?=["?])')
 
-_FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A fence in a list is indented.
+_FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -35,14 +36,18 @@ def page_id(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def blocks(path: Path, language: str) -> list[Block]:
-    """The fenced blocks of a language."""
+def all_blocks(path: Path) -> list[Block]:
+    """Return the fenced blocks, without the indentation of their fences."""
     page = path.read_text("utf-8")
     return [
-        Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
+        Block(match[2], re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE), page.count("\n", 0, match.start(3)) + 1)
         for match in _FENCE.finditer(page)
-        if match[1] == language
     ]
+
+
+def blocks(path: Path, language: str) -> list[Block]:
+    """The fenced blocks of a language."""
+    return [block for block in all_blocks(path) if block.language == language]
 
 
 def at_broker(text: str, broker: Broker) -> str:

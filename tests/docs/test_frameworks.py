@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -19,9 +20,17 @@ pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
 
 def pinned() -> dict[str, str]:
-    """Versions by name, from the lock file."""
-    lock = (ROOT / "requirements" / "frameworks.txt").read_text("utf-8")
-    return dict(re.findall(r"^([\w.-]+)==([\w.]+)", lock, re.MULTILINE))
+    """Versions by name, from the lock file of Python and the files of the other examples."""
+    found = dict(
+        re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements" / "frameworks.txt").read_text("utf-8"), re.MULTILINE)
+    )
+    for path in EXAMPLES.glob("*/package.json"):
+        found |= json.loads(path.read_bytes())["dependencies"]
+    for path in EXAMPLES.glob("*/go.mod"):
+        found |= dict(re.findall(r"^\s*(?:require )?([\w./-]+) (v[\w.]+)", path.read_text("utf-8"), re.MULTILINE))
+    for path in EXAMPLES.glob("*/pom.xml"):
+        found |= dict(re.findall(r"<artifactId>(.+)</artifactId>\s+<version>(.+)</version>", path.read_text("utf-8")))
+    return found
 
 
 def test_every_example_has_a_page() -> None:
@@ -44,7 +53,7 @@ def test_files_are_those_of_the_example(page: Path) -> None:
 @pages
 def test_versions_are_the_pinned_ones(page: Path) -> None:
     versions = pinned()
-    shown = re.findall(r"`([\w.-]+)==([\w.]+)`", page.read_text("utf-8"))
+    shown = re.findall(r"`([\w./-]+)(?:==|@|:)(v?[\d.]+)`", page.read_text("utf-8"))
     assert shown
     for name, version in shown:
         assert versions.get(name) == version, f"{name} is pinned to {versions.get(name)}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import configparser
 import inspect
+import json
 import pkgutil
 import re
 import shlex
@@ -13,12 +15,29 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
 from leveret.spark.pipeline.load import load_pipeline
-from tests.docs.pages import DOCS, PAGES, anchors, at_broker, blocks, links, page_id, program_name, prose
+from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, links, page_id, program_name, prose
 from tests.support.broker import ROOT, Broker
+
+# Languages of blocks that are not checked by `test_blocks_are_checked`.
+ELSEWHERE = {
+    "python",  # runs: test_python_blocks, and the programs in test_client_programs
+    "toml",  # is loaded: test_toml_blocks
+    "sh",  # names existing commands and options: test_commands_exist
+    "console",  # the same; the client pages run
+    "html",  # runs in a browser: tests/interop/test_websocket.py
+    "jms",  # is parsed: tests/selectors
+    "sql",  # is parsed: tests/selectors; statements for PostgreSQL are not
+    "promql",  # is an expression for another program, as are the next two
+    "dockerfile",
+    "diff",
+    "py",  # is pseudo code
+    "text",  # is output, or a diagram
+}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
@@ -82,10 +101,34 @@ def test_toml_blocks(page: Path, tmp_path: Path) -> None:
 
 
 def _commands(page: Path) -> list[str]:
-    """Return the lines of shell blocks, and commands with `leveret` or `make` between backticks."""
-    lines = [line.strip() for block in blocks(page, "sh") for line in block.text.splitlines()]
+    """Return the lines of shell blocks, commands in terminals, and those with `leveret` or `make` between backticks."""
+    scripts = [block.text.replace("\\\n", "") for block in blocks(page, "sh")]
+    lines = [line.strip() for script in scripts for line in script.splitlines()]
+    terminals = "".join(block.text.replace("\\\n", "") for block in blocks(page, "console"))
+    lines += re.findall(r"^[$#] (?:\w+=\S* |/\S*/(?=leveret ))*((?:leveret|make) .*)$", terminals, re.MULTILINE)
     lines += re.findall(r"`((?:leveret|make) [^`\n]*)`", prose(page))
     return [line for line in lines if line and not line.startswith("#")]
+
+
+@pages
+def test_blocks_are_checked(page: Path) -> None:
+    """Each block has a language that a test checks: those in `ELSEWHERE` as the comments say, the others here."""
+    for block in all_blocks(page):
+        where = f"line {block.line}: {block.text}"
+        match block.language:
+            case "json":
+                rest = block.text.strip()
+                while rest:
+                    _, end = json.JSONDecoder().raw_decode(rest)
+                    rest = rest[end:].strip()
+            case "yaml":
+                assert yaml.safe_load(block.text), where
+            case "ini":
+                parser = configparser.ConfigParser(delimiters="=")
+                parser.read_string(block.text)
+                assert parser.sections(), where
+            case language:
+                assert language in ELSEWHERE, f"no test checks the language '{language}': {where}"
 
 
 @pages

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pamqp import commands
 
+from leveret import sync
+from leveret.cli.app import leveret
 from tests.faults.crash.model import make_body, read_body
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
 from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
@@ -256,3 +259,18 @@ def test_kill_on_a_full_disk(process: LeveretProcess) -> None:
         process.kill()
         process.start()
     assert asyncio.run(asyncio.wait_for(drain(), 240)) >= confirmed
+
+
+def test_a_full_disk_of_a_backup(tmp_path: Path, small_disk: Path) -> None:
+    """The backup says why it fails, and leaves nothing behind. The broker does not notice."""
+    with LeveretProcess(tmp_path).start() as process, sync.connect(process.url()) as connection:
+        with connection.open_channel() as channel:
+            channel.declare_queue("kept", durable=True)
+            for _ in range(4):
+                channel.publish(bytes(DISK // 3), "kept", persistent=True)
+            result = CliRunner().invoke(leveret, ["backup", str(small_disk / "b"), "--data-dir", str(process.data_dir)])
+            assert result.exit_code == 1
+            assert "the broker cannot copy its log to" in result.output and "full" in result.output
+            assert os.listdir(small_disk / "b") == ["leveret-backups"]
+            channel.publish(b"after", "kept", persistent=True)
+        process.check_log()

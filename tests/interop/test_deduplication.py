@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -45,40 +46,51 @@ def connect(process: LeveretProcess) -> BlockingChannel:
     return pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port)).channel()
 
 
-def publish(channel: BlockingChannel, number: int) -> None:
+def publish(channel: BlockingChannel, number: int, exchange: str = "", key: str = "orders") -> None:
     headers = {KEY: f"key {number}"}
-    channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2, headers=headers))
+    channel.basic_publish(exchange, key, b"%d" % number, pika.BasicProperties(delivery_mode=2, headers=headers))
+
+
+def publish_both(channel: BlockingChannel, number: int) -> None:
+    """Publish a message to a queue that deduplicates, and one to an exchange that does."""
+    publish(channel, number)
+    publish(channel, number, "events", "any")
 
 
 @pytest.mark.parametrize("process", ["sqlite", "postgresql"], indirect=True)
 def test_a_kill_leaves_each_message_with_its_key(process: LeveretProcess) -> None:
     """The publisher repeats everything: a key without a message would lose one, a message without a key repeats one."""
-    numbers = range(2000)
+    numbers = range(1000)
     channel = connect(process)
     channel.queue_declare("orders", durable=True, arguments=WINDOW)
-    for number in numbers[:1000]:
-        publish(channel, number)
-    wait_until(lambda: count(channel, "orders") > 0, "the first message")
-    for number in numbers[1000:]:
-        publish(channel, number)
+    channel.exchange_declare("events", "fanout", durable=True, arguments=WINDOW)
+    channel.queue_declare("log", durable=True)
+    channel.queue_bind("log", "events")
+    for number in numbers[:500]:
+        publish_both(channel, number)
+    wait_until(lambda: count(channel, "log") > 0, "the first message")
+    for number in numbers[500:]:
+        publish_both(channel, number)
     process.kill()
     process.start()
     channel = connect(process)
-    assert count(channel, "orders") > 0
+    assert count(channel, "log") > 0
     for number in numbers:
-        publish(channel, number)
-    wait_until(lambda: count(channel, "orders") >= 2000, "all messages")
-    assert sorted(map(int, drain(channel, "orders"))) == list(numbers)
+        publish_both(channel, number)
+    for queue in ("orders", "log"):
+        wait_until(lambda queue=queue: count(channel, queue) >= 1000, "all messages")  # type: ignore[misc]
+        assert sorted(map(int, drain(channel, queue))) == list(numbers)
     # The keys outlive the messages, and another kill.
     channel.confirm_delivery()
-    publish(channel, 2000)  # after the settlements
+    publish_both(channel, 1000)  # after the settlements
     process.kill()
     process.start()
     channel = connect(process)
     channel.confirm_delivery()
-    for number in (*numbers[::100], 2000):
-        publish(channel, number)
-    assert drain(channel, "orders") == [b"2000"]
+    for number in (*numbers[::100], 1000):
+        publish_both(channel, number)
+    for queue in ("orders", "log"):
+        assert drain(channel, queue) == [b"1000"]
 
 
 def test_duplicates_over_both_protocols(process: LeveretProcess) -> None:
@@ -101,3 +113,23 @@ def test_duplicates_over_both_protocols(process: LeveretProcess) -> None:
     connection.close()
     publish(channel, 1)
     assert count(channel, "orders") == 1
+
+
+def test_an_exchange_of_the_plugin(process: LeveretProcess) -> None:
+    """A duplicate is confirmed, and not returned."""
+    channel = connect(process)
+    channel.confirm_delivery()
+    arguments = {"x-cache-size": 1000, "x-cache-ttl": 3_600_000, "x-cache-persistence": "memory"}
+    channel.exchange_declare("events", "x-message-deduplication", durable=True, arguments=arguments)
+    properties = pika.BasicProperties(delivery_mode=2, headers={KEY: "key 1"})
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish("events", "", b"1", properties, mandatory=True)
+    channel.queue_declare("log", durable=True)
+    channel.queue_bind("log", "events")
+    connection = BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=60)
+    sender = connection.create_sender("/exchanges/events/")
+    for _ in range(2):
+        channel.basic_publish("events", "", b"1", properties, mandatory=True)
+        sender.send(Message(body="1", durable=True, properties={KEY: "key 1"}))
+    assert count(channel, "log") == 1
+    connection.close()

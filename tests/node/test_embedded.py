@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aio_pika
 import pika
@@ -34,6 +35,7 @@ from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
 from leveret.storage.worker import StoreBroken
 from tests.support.broker import ROOT
+from tests.support.peers.websocket import request
 from tests.support.polling import wait_until, wait_until_async
 
 MANAGED: Mapping[str, Setting] = {"management": {"enabled": True}}
@@ -460,6 +462,18 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
 def test_other_reasons_not_to_start(config: dict[str, object], expected: str) -> None:
     with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config=config):
         pass
+
+
+def test_websockets() -> None:
+    settings = {"enabled": True, "port": 0, "path": "/amqp", "allowed_origins": ["https://Shop.example.com"]}
+    with leveret.Broker(config={"websocket": settings}) as broker:
+        url = next(known for known in broker._node.listeners if known.startswith("ws://127.0.0.1:"))
+        parts = urlsplit(url)
+        assert parts.path == "/amqp"
+        for origin, status in (("https://shop.example.com", b"101"), ("https://other.example.com", b"403")):
+            with socket.create_connection((parts.hostname, parts.port)) as client:
+                client.sendall(request("/amqp", origin=origin))
+                assert client.recv(4096).startswith(b"HTTP/1.1 " + status)
 
 
 def test_websockets_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,39 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from leveret import sync
-from tests.support.broker import basic_config, free_port
+from tests.support.broker import ROOT, basic_config, free_port
+from tests.support.installs import LIMIT, copy_checkout, dependencies, install, run
 from tests.support.polling import wait_until
 from tools import build_wheels
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 280
 # Bytes to download for leveret[management].
 MAX_DOWNLOAD = 25_000_000
 SHOW = "import leveret; print(leveret.build_info().compiled, leveret.__file__)"
-CHECKOUT = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE", "hot_modules.txt")
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Return the output of a program that does not find the checkout."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
 
 
 def is_compiled() -> bool:
@@ -50,32 +30,12 @@ def is_compiled() -> bool:
     return run(sys.executable, "-c", SHOW, cwd=ROOT, PYTHONPATH=str(ROOT / "src")).startswith("True")
 
 
-def dependencies(wheel: Path, *extras: str) -> dict[str, metadata.Distribution]:
-    """Return what pip installs with a wheel, by name, from the environment of the tests."""
-    [info] = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
-    todo = [(Requirement(text), extras) for text in metadata.PathDistribution(info).requires or ()]
-    found: dict[str, metadata.Distribution] = {}
-    while todo:
-        requirement, wanted = todo.pop()
-        marker = requirement.marker
-        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in ("", *wanted)):
-            continue
-        distribution = metadata.distribution(requirement.name)
-        if requirement.name not in found or requirement.extras:
-            found[requirement.name] = distribution
-            todo += [(Requirement(text), tuple(requirement.extras)) for text in distribution.requires or ()]
-    return found
-
-
 @pytest.fixture(scope="module", params=["compiled", "pure"])
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of a copy of this checkout, as `make wheels` writes it to `dist/`."""
     source = tmp_path_factory.mktemp("source")
     dist = tmp_path_factory.mktemp("dist")
-    for name in ("src", "tools"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in CHECKOUT:
-        shutil.copy(ROOT / name, source / name)
+    copy_checkout(source)
     if request.param == "pure":
         build_wheels.build_pure(source, dist)
     else:
@@ -98,22 +58,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and the dependencies of the default install, which are those of the tests."""
     directory = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        directory / "bin" / "python",
-        "install",
-        "--no-index",
-        "--no-deps",
-        wheel,
-        cwd=directory,
-    )
-    [site] = (directory / "lib").glob("python*/site-packages")
-    for distribution in dependencies(wheel).values():
-        for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            (site / name).symlink_to(str(distribution.locate_file(name)))
+    install(directory, wheel)
     return directory
 
 

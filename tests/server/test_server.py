@@ -133,6 +133,18 @@ def test_other_input_gets_the_header_and_a_close() -> None:
     run(test)
 
 
+def test_a_silent_client_does_not_delay_the_stop() -> None:
+    async def test() -> None:
+        async with serving(shutdown_timeout=230.0) as (server, connect):
+            silent, half = await connect(), await connect()
+            half.writer.write(b"AMQP")
+            await wait_until_async(lambda: len(server.accepted) == 2)
+            await server.stop()
+            assert await silent.ended() == await half.ended() == b""
+
+    run(test)
+
+
 def test_a_silent_client_is_disconnected() -> None:
     async def test() -> None:
         async with serving(handshake_timeout=0.05) as (_, connect):

@@ -169,6 +169,7 @@ def test_a_request_in_pieces() -> None:
 REQUEST = request()
 REFUSED = {
     "path": (request("/other?x=1"), 404, "no WebSocket at '/other'; expected '/ws' ('websocket.path')"),
+    "long path": (request("/" + "x" * 1000), 404, f"no WebSocket at '/{'x' * 99}...'; expected"),
     "origin": (
         request(origin="http://evil.example"),
         403,
@@ -274,6 +275,32 @@ def test_the_largest_message_is_never_kept() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (frame(BINARY, HEADER_AMQP091) + frame(PING) + frame(CLOSE, b"\x03\xe8"), 1000),  # connection.start is dropped
+        (frame(BINARY, b"not AMQP") + frame(CLOSE, b"\x03\xe8"), 1000),
+        (frame(BINARY, b"not AMQP") + frame(TEXT, b"x"), 1000),
+        (frame(BINARY, b"not AMQP") + frame(3), 1000),
+        (frame(BINARY, HEADER_AMQP091) + frame(TEXT, b"x"), 1003),
+        (frame(BINARY, HEADER_AMQP091) + frame(3), 1002),
+    ],
+)
+def test_data_and_an_end_in_one_read(last: bytes, code: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with listening() as (server, connecting):
+            peer = await connecting()
+            await peer.upgrade()
+            peer.writer.write(last)
+            closed = await ended(peer)
+            assert closed is not None and closed[0] == code
+            peer.writer.close()
+            await wait_until_async(lambda: not server.accepted)
+
+    run(test)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_the_client_closes_the_websocket() -> None:
     async def test() -> None:
         async with listening() as (server, connecting):
@@ -291,7 +318,7 @@ def test_the_client_closes_the_websocket() -> None:
 @pytest.mark.parametrize("opens", [True, False])
 def test_the_server_stops(opens: bool) -> None:
     async def test() -> None:
-        async with listening(shutdown_timeout=1.0 if opens else 0.0) as (server, connecting):
+        async with listening(shutdown_timeout=200.0) as (server, connecting):
             peer = await connecting()
             await peer.upgrade()
             if opens:

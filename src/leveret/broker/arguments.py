@@ -193,6 +193,8 @@ EXCHANGE_ARGUMENTS: Final = declared_by_name(
     # The delayed exchange checks the value.
     Argument("x-delayed-type", TEXT),
     Argument(HISTORY_LENGTH, WHOLE, 1, MAX_HISTORY_LENGTH, "messages"),
+    *_DEDUPLICATION_ARGUMENTS,
+    Argument(CACHE_TTL, WHOLE, 1, TEN_YEARS, "milliseconds"),
 )
 
 CONSUMER_ARGUMENTS: Final = declared_by_name(

@@ -600,6 +600,9 @@ class Broker:
             for queue in vhost.queues.values():
                 if queue.deduplication is not None:
                     records.restore(queue.id, queue.deduplication)
+            for exchange in vhost.exchanges.values():
+                if exchange.keys is not None:
+                    records.restore(exchange.id, exchange.keys.keys)
         records.finish()
 
     def _drop_definition(self, kind: str, key: str, value: Record) -> None:

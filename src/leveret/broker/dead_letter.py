@@ -212,7 +212,8 @@ class DeadLetters:
     ) -> tuple[list[Queue], Delay | None]:
         """Return the queues of a dead letter, none if it exceeds a routing limit, and its delay."""
         try:
-            return resolve_delayed(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
+            # Without deduplication: a message that returns is no duplicate.
+            return resolve_delayed(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message, False)
         except PreconditionFailed as error:
             logger.warning(
                 "a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name, self.vhost.name, error

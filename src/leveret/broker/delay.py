@@ -83,7 +83,15 @@ class Delay:
             accepted = queue.push(message) if overlay is None else queue.delay(message, overlay.visible_at, overlay)
             if not accepted:
                 full = queue
+        if full is not None:
+            take_back(message, queues)
         return full
+
+
+def take_back(message: Message, queues: list[Queue]) -> None:
+    """Have the queues of a publish that observe forget it, since another one has rejected it: it may be sent again."""
+    for queue in queues:
+        queue.take_back(message)
 
 
 def recovered_delay(overlay: Overlay, queues: list[Queue]) -> Delay:

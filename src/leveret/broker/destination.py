@@ -17,9 +17,11 @@ class Destination(ABC):
     stored    the log has its definition, and its bindings to stored exchanges
     deleted   its bindings are still being removed
     revision  number of changes of the definition
+    observes  it gets messages for the broker's own use: one that reaches no other destination is unroutable
     """
 
     kind: ClassVar[Literal["queue", "exchange"]]
+    observes: ClassVar[bool] = False
 
     def __init__(self, name: str, id: int, stored: bool) -> None:
         self.name = name

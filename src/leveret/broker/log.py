@@ -123,6 +123,26 @@ class RowsAddress:
         self.is_local = is_local
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LogCopy:
+    """A copy of a log in a file, which the engine's thread writes. Its attributes may be read at any time.
+
+    copied, total  bytes; both may grow
+    is_complete    whether the copy is on disk
+    problem        why the copy was given up, "" if it was not
+    """
+
+    def __init__(self) -> None:
+        self.copied = 0
+        self.total = 0
+        self.is_complete = False
+        self.problem = ""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Give up the copy unless it is complete."""
+
+
 class RecoveredQueue:
     """The live entries of one queue after a start, compact and in the order of their sequence numbers.
 
@@ -420,6 +440,17 @@ class Log:
         Only for an open log.
         """
         return None
+
+    def copy_to(self, path: str, keep_free: int) -> LogCopy:
+        """Start to copy the log to a new file, in slices between commits. Only for an open log with a file.
+
+        The copy has everything that was committed before the call, and what is committed until it is complete.
+
+        Args:
+            path: The new file.
+            keep_free: Bytes to leave free on the disk of the new file.
+        """
+        raise UnsupportedOperation(f"{type(self).__name__} has no file to copy")
 
     @abstractmethod
     def statistics(self) -> dict[str, int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.delay import HEADER, Delay, delay_of
+from leveret.broker.delay import HEADER, Delay, delay_of, take_back
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
+from leveret.broker.queues.exchange_keys import ExchangeKeys
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 
@@ -101,25 +102,49 @@ def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
 
 
 def resolve(
-    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message | None
+    vhost: Vhost,
+    exchange: Exchange,
+    routing_keys: list[str],
+    headers: FieldTable,
+    message: Message | None,
+    deduplicates: bool = True,
 ) -> list[Queue]:
     """Return the queues of a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
-    `headers` and `message` matter only if `depends_on_message`. Raises PreconditionFailed above `limits.routing_steps` and
+    Those that observe come last. `headers` and `message` matter only if `depends_on_message`. Without `deduplicates`,
+    exchanges route duplicates, too, and note no keys. Raises PreconditionFailed above `limits.routing_steps` and
     `limits.routing_queues`.
     """
     broker = vhost.broker
     effort = Effort(broker.max_routing_steps)
     queues: dict[Queue, None] = {}
+    keys: list[ExchangeKeys] | None = [] if deduplicates else None
     try:
-        _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, None)
+        _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, None, keys)
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
-    return _checked(broker, queues)
+    return _checked(broker, queues, keys)
+
+
+def is_unroutable(queues: list[Queue]) -> bool:
+    """Return whether a message with these queues, as routed, is unroutable: it reaches none, or only those that observe."""
+    return not queues or queues[0].observes
+
+
+def destinations_of(queues: list[Queue]) -> list[Queue]:
+    """Return the queues of a message, as routed, without those that observe."""
+    if not queues or not queues[len(queues) - 1].observes:
+        return queues
+    return [queue for queue in queues if not queue.observes]
 
 
 def resolve_delayed(
-    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message
+    vhost: Vhost,
+    exchange: Exchange,
+    routing_keys: list[str],
+    headers: FieldTable,
+    message: Message,
+    deduplicates: bool = True,
 ) -> tuple[list[Queue], Delay | None]:
     """Return the queues of a message as `resolve`, and its delay if delayed exchanges are on its way.
 
@@ -127,22 +152,23 @@ def resolve_delayed(
     """
     milliseconds = delay_of(headers) if HEADER in headers else 0
     if not milliseconds:
-        return resolve(vhost, exchange, routing_keys, headers, message), None
+        return resolve(vhost, exchange, routing_keys, headers, message, deduplicates), None
     broker = vhost.broker
     effort = Effort(broker.max_routing_steps)
     queues: dict[Queue, None] = {}
     delaying: list[Exchange] = []
+    keys: list[ExchangeKeys] | None = [] if deduplicates else None
     try:
-        visited = _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, delaying)
+        visited = _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, delaying, keys)
         at_once = len(queues)
         if delaying:
-            _resolve(vhost, delaying, routing_keys, headers, message, effort, queues, None, visited)
+            _resolve(vhost, delaying, routing_keys, headers, message, effort, queues, None, keys, visited)
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
-    found = _checked(broker, queues)
-    if at_once == len(found):
+    found = _checked(broker, queues, keys)
+    if at_once == len(queues):
         return found, None
-    return found, Delay(milliseconds, broker.timers.now() + milliseconds, found[at_once:])
+    return found, Delay(milliseconds, broker.timers.now() + milliseconds, list(queues)[at_once:])
 
 
 def resolve_bound(
@@ -156,22 +182,38 @@ def resolve_bound(
     effort = Effort(broker.max_routing_steps)
     queues: dict[Queue, None] = {}
     waiting: list[Exchange] = []
+    keys: list[ExchangeKeys] = []
     destination.reach(queues, waiting)
     try:
-        _resolve(vhost, waiting, [routing_key], headers, message, effort, queues, None, {source.name})
+        _resolve(vhost, waiting, [routing_key], headers, message, effort, queues, None, keys, {source.name})
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
-    return _checked(broker, queues)
+    return _checked(broker, queues, keys)
 
 
-def _checked(broker: Broker, queues: dict[Queue, None]) -> list[Queue]:
-    """Return the queues of a message. Raises PreconditionFailed if there are too many."""
+def _checked(broker: Broker, queues: dict[Queue, None], keys: list[ExchangeKeys] | None) -> list[Queue]:
+    """Return the queues of a message, with those that note its keys unless it is unroutable.
+
+    Raises:
+        PreconditionFailed: There are too many.
+    """
     if len(queues) > broker.max_routing_queues:
         raise PreconditionFailed(
             f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are"
             " allowed; the setting is limits.routing_queues"
         )
-    return list(queues)
+    found = list(queues)
+    for index in range(len(found)):
+        if found[index].observes:
+            found = _observers_last(found)
+            break
+    if keys and not is_unroutable(found):
+        found.extend(keys)
+    return found
+
+
+def _observers_last(queues: list[Queue]) -> list[Queue]:
+    return [*[queue for queue in queues if not queue.observes], *[queue for queue in queues if queue.observes]]
 
 
 def _resolve(
@@ -183,6 +225,7 @@ def _resolve(
     effort: Effort,
     queues: dict[Queue, None],
     delaying: list[Exchange] | None,
+    noting: list[ExchangeKeys] | None,
     visited: set[str] | None = None,
 ) -> set[str] | None:
     """Add the queues of a message to `queues`.
@@ -196,6 +239,7 @@ def _resolve(
         effort: Counts the work.
         queues: The queues.
         delaying: Gets the delayed exchanges on the way, which then do not route the message.
+        noting: Gets the keys of exchanges that route the message and drop duplicates; None to route duplicates, too.
         visited: The names of the exchanges that have routed it, None for none.
 
     Returns:
@@ -211,6 +255,11 @@ def _resolve(
             if current.name in visited:
                 continue
             visited.add(current.name)
+        if current.keys is not None and noting is not None and message is not None:
+            if current.keys.is_duplicate(message):
+                queues[current.keys.duplicates] = None
+                continue
+            noting.append(current.keys)
         hashed = ""
         if current.needs_property and message is not None:
             hashed = vhost.broker.property_of(message, current.needs_property)
@@ -227,7 +276,7 @@ def _resolve(
                 if destination.deleted:
                     continue  # its bindings are still being removed
                 destination.reach(queues, waiting)
-                matched = True
+                matched = matched or not destination.observes
         # As in RabbitMQ, the alternate exchange gets a message only if none of its keys matched.
         if not matched and current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)
@@ -263,7 +312,7 @@ def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
             continue
         seen.add(current.name)
         effort.spend(EXCHANGE_STEPS)
-        if current.varies():
+        if current.varies() or current.keys is not None:
             return True
         if current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)
@@ -288,6 +337,8 @@ def push(route: Route, message: Message, queues: list[Queue], due: int = 0) -> Q
     for queue in queues:
         if not (queue.delay(message, due) if due else queue.push(message)):
             full = queue
+    if full is not None:
+        take_back(message, queues)
     return full
 
 

@@ -345,6 +345,12 @@ class Leases(Timed):
         self.grace = grace
         self.holders_by_path: dict[str, dict[str, int]] = {}
         self.retired: dict[str, int] = {}
+        self.pinned_until = 0
+
+    def pin_all(self, until: int) -> None:
+        """Keep all files until a time in milliseconds of Unix time; 0 ends that."""
+        self.pinned_until = until
+        self._schedule()
 
     def hold(self, holder: str, paths: Iterable[str], until: int) -> None:
         """Keep files until a time in milliseconds of Unix time, or until `release`.
@@ -400,8 +406,8 @@ class Leases(Timed):
         self._schedule()
 
     def _due(self, path: str) -> int:
-        holders = self.holders_by_path.get(path)
-        return max(self.retired[path], *holders.values()) if holders else self.retired[path]
+        holders = self.holders_by_path.get(path, {})
+        return max(self.retired[path], self.pinned_until, *holders.values())
 
     def _schedule(self) -> None:
         if self.retired:

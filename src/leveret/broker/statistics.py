@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.routing import destinations_of
+
 if TYPE_CHECKING:
     from leveret.broker.exchanges.base import Exchange
     from leveret.broker.queues.queue import Queue
@@ -68,8 +70,9 @@ class VhostStatistics:
         """Count the messages of a route since the last call."""
         messages = route.take_published()
         if messages:
-            self.count(route.exchange, len(route.queues), messages)
-            self.count_incoming(route.exchange, route.queues, messages)
+            queues = destinations_of(route.queues)
+            self.count(route.exchange, len(queues), messages)
+            self.count_incoming(route.exchange, queues, messages)
 
     def count_incoming(self, exchange: Exchange, queues: list[Queue], messages: int = 1) -> None:
         """Count messages in their queues by their exchange, unless there are very many queues."""

@@ -77,10 +77,12 @@ class UploadStore(ABC):
     Attributes:
         is_shared: Whether another broker that takes over the log finds the bytes here, and may use them at once.
         unshared: What to set so that it finds them; "" if no other broker takes over the log, or it finds them.
+        is_pinned: Whether removed bodies are kept for a backup.
     """
 
     is_shared = False
     unshared = ""
+    is_pinned = False
 
     @abstractmethod
     def attach(self, identity: str) -> None:
@@ -109,6 +111,14 @@ class UploadStore(ABC):
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
         """Remove the bodies that earlier processes left under these names."""
+
+    @abstractmethod
+    def pin(self) -> str:
+        """Keep the files of removed bodies until `unpin`, so that they can be copied. Return their directory."""
+
+    @abstractmethod
+    def unpin(self) -> None:
+        """Begin to remove the files that were kept."""
 
 
 class _InMemory(UploadBody):
@@ -454,7 +464,8 @@ class Uploads:
         A previous sender finds another `turn`.
 
         Raises:
-            ResourceLocked: If `owner` is sending it already, or it is being published.
+            ResourceLocked: If `owner` is sending it already, it is being published, or a backup is copying what would be
+                truncated.
             StorageFailed: If the bytes cannot be truncated, or another broker may have taken over the upload.
         """
         self.check_owned(checkpoint)
@@ -463,9 +474,14 @@ class Uploads:
             return None
         if upload.taken or upload.owner is owner:
             raise ResourceLocked(f"the content of checkpoint '{checkpoint}' is already open")
+        size = upload.checkpoints[checkpoint]
+        if size < max(upload.checkpoints.values()) and self.place is not None and self.place.is_pinned:
+            raise ResourceLocked(
+                f"the upload has a later checkpoint than '{checkpoint}', which a backup is copying; resume it there, or try"
+                " again after the backup"
+            )
         upload.owner = owner
         upload.turn += 1
-        size = upload.checkpoints[checkpoint]
         try:
             upload.body.cut(size)
         except OSError as error:

@@ -50,7 +50,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
-from leveret.broker.routing import Route, check_keys, depends_on_message, resolve, resolve_delayed
+from leveret.broker.routing import Route, check_keys, depends_on_message, destinations_of, resolve, resolve_delayed
 from leveret.broker.statistics import VhostStatistics
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
@@ -275,10 +275,11 @@ class Vhost:
         queues = self.queues_of(route, message, more_keys)
         if route.depends:
             route.latest = queues
-        self.statistics.count(route.exchange, len(queues))
-        self.statistics.count_incoming(route.exchange, queues)
+        destinations = destinations_of(queues)
+        self.statistics.count(route.exchange, len(destinations))
+        self.statistics.count_incoming(route.exchange, destinations)
         if route.watch is not None:
-            route.watch.published(message, queues, more_keys, client)
+            route.watch.published(message, destinations, more_keys, client)
         return queues
 
     def queues_of(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
@@ -363,12 +364,13 @@ class Vhost:
             type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
         exchange.alternate = settings.alternate_exchange
+        if durable:
+            exchange.id = self.broker.new_queue_id()
         exchange.attach(self)
         self.policies.apply_to_exchange(exchange)
         self.exchanges[name] = exchange
         self.topology_changed()
         if durable:
-            exchange.id = self.broker.new_queue_id()
             self._keep_exchange(exchange)
         return exchange
 

@@ -31,6 +31,8 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
+    "backup": ("leveret.cli.backup:backup", "Back up a running broker."),
+    "restore": ("leveret.cli.backup:restore", "Restore a backup to a new data directory."),
     "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "completion": ("leveret.cli.completion:completion", "Print the completions for a shell."),
@@ -87,7 +89,7 @@ _AMQP_CLIENT: Final = "is an AMQP client; give its own --url, amqp:// or amqps:/
 _LOCAL: Final = "has no remote form; run it on the machine of the data directory, without --url"
 # The commands that the HTTP API cannot execute, and why.
 NOT_REMOTE: Final = {
-    **dict.fromkeys(("serve", "check", "config", "doctor", "top"), _LOCAL),
+    **dict.fromkeys(("serve", "check", "backup", "restore", "config", "doctor", "top"), _LOCAL),
     "completion": "has no remote form; it prints a script, so run it without --url",
     **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
 }
@@ -140,8 +142,8 @@ def leveret(context: click.Context) -> None:
     """A durable message broker that speaks AMQP.
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
-    commands, except `serve`, `check`, `config`, `doctor` and `completion`, manage a running Leveret broker through the
-    control socket in its data directory, or, except `top`, through its HTTP API
+    commands, except `serve`, `check`, `restore`, `config`, `doctor` and `completion`, manage a running Leveret broker
+    through the control socket in its data directory, or, except `top` and `backup`, through its HTTP API
     (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:

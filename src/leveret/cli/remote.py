@@ -139,13 +139,17 @@ def current(timeout: float = control_client.TIMEOUT) -> Remote:
     """
     kept = click.get_current_context().meta
     as_json = bool(kept.get(_JSON))
-    data_dir: Path | None = kept.get(_DATA_DIR)
     url = selected_url()
     if url is not None:
         return Remote(partial(_http_control(url, kept.get(TOKEN), kept.get(CA)).call, timeout=timeout), as_json)
-    if data_dir is None:
-        data_dir = _configured(kept.get(_CONFIG))
-    return Remote(partial(control_client.call, data_dir.absolute(), timeout=timeout), as_json)
+    return Remote(partial(control_client.call, data_directory(), timeout=timeout), as_json)
+
+
+def data_directory() -> Path:
+    """Return the data directory selected by the options of the running command and its groups, or by the configuration."""
+    kept = click.get_current_context().meta
+    data_dir: Path | None = kept.get(_DATA_DIR)
+    return (_configured(kept.get(_CONFIG)) if data_dir is None else data_dir).absolute()
 
 
 def selected_url() -> str | None:

@@ -108,7 +108,7 @@ async def close_user(front: Front, call: FrontCall) -> AsyncGenerator[bytes, Non
     request = call.fields
     own = close_all(Context(front.managed, call.principal), request.user, request.reason)
     closed = Closed(connections=own + await front.close_user(request.user, request.reason))
-    await _audit(front, call, closed)
+    await record(front, call, closed)
     async for line in encode_result(closed):
         yield line
 
@@ -123,12 +123,12 @@ async def sync_tables(front: Front, call: FrontCall) -> AsyncGenerator[bytes, No
         return
     found = await front.calls.call_all(front.shards.used, call.line(is_audited=False), Streamed)
     streamed = Streamed(streams=sum(one.streams for one in found))
-    await _audit(front, call, streamed)
+    await record(front, call, streamed)
     async for line in encode_result(streamed):
         yield line
 
 
-async def _audit(front: Front, call: FrontCall, result: Reply) -> None:
+async def record(front: Front, call: FrontCall, result: Reply | None) -> None:
     """Record a change that several processes have made."""
     context = Context(front.managed, call.principal)
     change = context.auditor.begin(OPERATIONS[call.name], context, call.fields)

@@ -54,10 +54,10 @@ class FrontCall:
         line = self._call.line.strip()
         return encode_request(added)[:-2] + b"," + line[1:] + b"\n"
 
-    def derived(self, name: str, arguments: Any) -> bytes:
+    def derived(self, name: str, arguments: Any, *, is_audited: bool = True) -> bytes:
         """Return a request for a shard with another operation or other fields, of the same caller."""
         known = {key: value for key, value in self._call.request.items() if key in ("as", "origin", "vhost")}
-        return encode_request({**self._added(True), **known, "v": VERSION, "call": name, "arguments": arguments})
+        return encode_request({**self._added(is_audited), **known, "v": VERSION, "call": name, "arguments": arguments})
 
     @property
     def is_partial(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
-from leveret.cluster import batches, feeds, node_calls, objects, tails, totals
+from leveret.cluster import backups, batches, feeds, node_calls, objects, tails, totals
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shards import Shard
@@ -76,6 +76,9 @@ ROUTES: Final[dict[str, Route]] = {
     **dict.fromkeys(("tails.read", "tails.close"), tails.of_tail),
     **dict.fromkeys(("definitions.apply", "definitions.check"), batches.run_batch),
     "objects.delete": objects.delete_objects,
+    "backup.start": backups.start,
+    "backup.show": backups.show,
+    "backup.end": backups.end,
     "users.delete": objects.delete_user,
     "connections.close_user": objects.close_user,
     "vhosts.add": objects.add_vhost,

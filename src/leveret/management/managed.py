@@ -13,6 +13,7 @@ from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.audit.auditor import LoggingAuditor
 from leveret.management.audit.log import AuditLog
+from leveret.management.backups import Backups
 from leveret.management.descriptions import (
     ConnectedSession,
     LinkRegistry,
@@ -105,6 +106,7 @@ class ManagedBroker:
         self.log = LogRecords()
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
+        self.backups = Backups(broker, config)
         self.vhost_names: Callable[[], Iterable[str]] = lambda: broker.vhosts
         self._executor = executor
         # Logins use the same threads.

@@ -72,7 +72,7 @@ class DirectoryCheck:
 
     def _check_log(self, database: Path) -> None:
         try:
-            definitions = self._read_log(database)
+            definitions = self.check_database(database)
         except sqlite3.Error as error:
             self.damaged.append(f"{database}: {error}")
             return
@@ -81,8 +81,13 @@ class DirectoryCheck:
         self._check_segments([(key, value) for kind, key, value in definitions if kind == metadata.STREAM_SEGMENT])
         self._check_uploads([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
 
-    def _read_log(self, database: Path) -> list[tuple[str, str, bytes]]:
-        """Check the log and return its definitions, without leaving files behind."""
+    def check_database(self, database: Path) -> list[tuple[str, str, bytes]]:
+        """Check a log that no broker uses, and return its definitions. Leaves no files behind.
+
+        Raises:
+            sqlite3.Error: The file cannot be read.
+            StorageFailed: It is not a log, or in a newer format.
+        """
         with open_read_only(database) as connection:
             return self._read(connection, database)
 

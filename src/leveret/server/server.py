@@ -227,6 +227,8 @@ class Server:
         self.close_listeners()
         for session in list(services.sessions):
             session.shut_down(reason)
+        for protocol in list(self.accepted):
+            protocol.close_silent()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.shutdown_timeout
         if self._connecting:

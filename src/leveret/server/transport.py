@@ -569,6 +569,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """Handle that the socket was lost before it was served."""
         self._sockets.admission.leave(self)
 
+    def close_silent(self) -> None:
+        """Close the socket if its client has not begun with AMQP."""
+        if self.session is None and self._transport is not None:
+            self._transport.close()
+
     def abort(self) -> None:
         """Close the socket at once."""
         if self._transport is not None:

@@ -51,6 +51,9 @@ MAX_FRAMES: Final = 256
 # Seconds for the client to answer a close, or to read a refusal.
 CLOSE_TIMEOUT: Final = 5.0
 
+# Characters of a client's value in a message.
+MAX_SHOWN: Final = 100
+
 _START: Final = b"GET "
 _END: Final = b"\r\n\r\n"
 
@@ -80,22 +83,29 @@ class Refused(Exception):
         self.status = status
 
 
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+
+
 def check_request(request: Request, settings: WebSocketSettings) -> None:
     """Raise `Refused` if a request is for another path, from a page that may not connect, or for another protocol."""
     path = request.target.partition("?")[0]
     if path != settings.path:
-        raise Refused(HTTPStatus.NOT_FOUND, f"no WebSocket at {path!r}; expected {settings.path!r} ('websocket.path')")
+        raise Refused(
+            HTTPStatus.NOT_FOUND, f"no WebSocket at {_shown(path)}; expected {settings.path!r} ('websocket.path')"
+        )
     for name, value in request.extra_headers:
         origin = value.decode("ascii", "backslashreplace")
         if name == b"origin" and ANY_ORIGIN not in settings.origins and origin.lower() not in settings.origins:
             raise Refused(
                 HTTPStatus.FORBIDDEN,
-                f"pages of the origin {origin!r} may not connect; expected one of 'websocket.allowed_origins'",
+                f"pages of the origin {_shown(origin)} may not connect; expected one of 'websocket.allowed_origins'",
             )
     if request.subprotocols and SUBPROTOCOL not in request.subprotocols:
         offered = ", ".join(request.subprotocols)
         raise Refused(
-            HTTPStatus.BAD_REQUEST, f"the subprotocol is {offered!r}; expected {SUBPROTOCOL!r} (Sec-WebSocket-Protocol)"
+            HTTPStatus.BAD_REQUEST,
+            f"the subprotocol is {_shown(offered)}; expected {SUBPROTOCOL!r} (Sec-WebSocket-Protocol)",
         )
 
 
@@ -104,7 +114,7 @@ def accept_request(head: bytes, settings: WebSocketSettings) -> tuple[Connection
 
     Args:
         head: The request line and the headers.
-        settings: What is accepted.
+        settings: The requests that are accepted.
 
     Raises:
         Refused: The request is not accepted.
@@ -156,7 +166,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         below: The transport.
         above: The protocol.
         sockets: The state shared by all sockets.
-        settings: What is accepted.
+        settings: The requests that are accepted.
     """
 
     __slots__ = (
@@ -285,13 +295,12 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
                     closed = event
             self._slice = min(2 * self._slice, MAX_SLICE) if frames - before <= FEW_FRAMES else MIN_SLICE
         self._input = bytes(view[pos:])
-        if not self._closing:
-            if data:
-                self._above.received(b"".join(data))
-            self._send_pong()
+        if data and not self._closing:
+            self._above.received(b"".join(data))
+        self._send_pong()
         if closed is not None:
             self._end(connection, closed)
-        elif has_text:
+        elif has_text and not self._closing:
             self._fail(CloseReason.UNSUPPORTED_DATA, "text messages are not supported; expected binary messages")
         elif self._input:
             self._below.pause_reading()
@@ -308,10 +317,15 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
             self._below.resume_reading()
 
     def _send_pong(self) -> None:
-        connection = self._connection
-        if self._pong is not None and not self._full and not self.is_closing() and connection is not None:
-            self._below.write(connection.send(Pong(self._pong)))
+        if self._pong is not None and not self._full:
+            self._send(Pong(self._pong))
             self._pong = None
+
+    def _send(self, event: BytesMessage | Pong) -> None:
+        """Send a message or a pong, unless one side has closed the WebSocket."""
+        connection = self._connection
+        if connection is not None and connection.state is ConnectionState.OPEN and not self.is_closing():
+            self._below.write(connection.send(event))
 
     # The end
 
@@ -384,9 +398,8 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send data as one message."""
-        connection = self._connection
-        if connection is not None and data and not self.is_closing():
-            self._below.write(connection.send(BytesMessage(bytes(data))))
+        if data:
+            self._send(BytesMessage(bytes(data)))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set the limits of the transport."""
@@ -450,7 +463,7 @@ class WebSocketProtocol(SocketProtocol):
     """asyncio protocol of an accepted socket that becomes a WebSocket, which then carries AMQP.
 
     Args:
-        settings: What is accepted.
+        settings: The requests that are accepted.
         sockets: The state shared by all sockets.
         tls: The TLS context for clients that begin with TLS; None refuses them.
         tls_only: Whether the listener accepts only TLS.

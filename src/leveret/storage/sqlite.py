@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.log import FAILED, Recovery, RowsAddress
+from leveret.broker.log import FAILED, LogCopy, Recovery, RowsAddress
 from leveret.storage import disk
 from leveret.storage.batched import BatchedLog
+from leveret.storage.copying import DatabaseCopy
 from leveret.storage.data_directory import DirectoryLock, Reserve
 from leveret.storage.indexing import StoreIndex
 from leveret.storage.presence import LogFiles
@@ -152,6 +154,12 @@ class SqliteLog(BatchedLog):
         self._post = post
         self._worker = Worker(self, self._store, post)
         self._started = True
+
+    def copy_to(self, path: str, keep_free: int) -> LogCopy:
+        assert self._store is not None and self._worker is not None, "the log is not open"
+        copy = DatabaseCopy(Path(path), keep_free)
+        self._worker.run_long(partial(self._store.copy, copy))
+        return copy
 
     def close(self) -> None:
         """Commit pending records, mark the store as closed properly, and release it. Blocking.

@@ -25,6 +25,7 @@ from leveret.storage import disk
 from leveret.storage.batch import Commit, RowImage
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, decode_text, definition_sum, number_sum, row_columns
+from leveret.storage.copying import DatabaseCopy
 from leveret.storage.data_directory import LOCKS, Reserve
 from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.recovery import Rebuilt
@@ -41,7 +42,7 @@ from leveret.storage.verification import (
     read_metadata,
     read_state,
 )
-from leveret.storage.worker import StoreBroken, StoreFull, chunk_bytes, copied_row
+from leveret.storage.worker import Interleave, StoreBroken, StoreFull, chunk_bytes, copied_row
 
 logger = logging.getLogger("leveret.storage")
 
@@ -599,6 +600,10 @@ class SqliteStore:
                 self._remember_damage(chunk_id)
                 raise StoreBroken(f"chunk {chunk_id} of a large body is damaged: {error}") from None
         return [data for _, data, _ in rows]
+
+    def copy(self, copy: DatabaseCopy, interleave: Interleave) -> None:
+        """Write a copy, from this connection: commits of another one would restart it."""
+        copy.write(self._connection, interleave)
 
     # Housekeeping
 

@@ -44,6 +44,9 @@ class UploadFiles(UploadStore):
         self.is_shared = shared is not None
         self.unshared = unshared
         self.keep_free = keep_free
+        self.is_pinned = False
+        # Files to remove when they are no longer pinned.
+        self._removed: list[Path] = []
         self._directory = self.top / DIRECTORY
         # Announced bytes of uploads that have not arrived yet.
         self._expected = 0
@@ -88,6 +91,23 @@ class UploadFiles(UploadStore):
             # A former owner of the log may remove it, too.
             (self._directory / name).unlink(missing_ok=True)
 
+    def pin(self) -> str:
+        self.is_pinned = True
+        return str(self._directory)
+
+    def unpin(self) -> None:
+        self.is_pinned = False
+        removed, self._removed = self._removed, []
+        if removed:
+            threading.Thread(target=_remove, args=(removed,), name="leveret-uploads", daemon=True).start()
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file unless it is pinned."""
+        if self.is_pinned:
+            self._removed.append(path)
+        else:
+            _remove([path])
+
     def expect(self, size: int) -> None:
         """Change the number of expected bytes."""
         with self._lock:
@@ -108,6 +128,13 @@ class UploadFiles(UploadStore):
         return ContentTooLarge(
             f"the broker has no room for an upload of {size} bytes: {why}; the setting is limits.disk_free"
         )
+
+
+def _remove(paths: list[Path]) -> None:
+    """Remove files. The next start removes one that cannot be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 class UploadFile(UploadBody):
@@ -180,5 +207,4 @@ class UploadFile(UploadBody):
         self.close()
         self._place.expect(-self._expected)
         if not self._kept:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            self._place.unlink(self._path)

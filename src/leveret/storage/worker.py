@@ -2,6 +2,8 @@
 
 Commits have priority; loads proceed row by row, so a commit waits for one row at most. While the store is full, the worker
 retries the failed commit and loads continue, since consumers that drain the queues free space.
+
+A long job, such as a copy for a backup, lets the thread do a commit and a step of a load after each of its own steps.
 """
 
 from __future__ import annotations
@@ -67,6 +69,17 @@ def copied_row(plan: CopyPlan, fetch: Callable[[int], tuple[bytes, bytes, bytes]
     return copy_rows(plan, columns)
 
 
+class Abandoned(Exception):
+    """The thread ends before a long job has ended."""
+
+
+class Interleave(Protocol):
+    """Does what waits for the thread during a long job: at most one commit and a step of a load."""
+
+    def __call__(self, wait: float = 0.0) -> None:
+        """Return soon, or wait up to some seconds for something to do. Raises `Abandoned` if the thread is to end."""
+
+
 class Store(Protocol):
     """The file or database that a worker writes to. Called from the worker thread only."""
 
@@ -123,6 +136,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._commits: deque[Commit] = deque()
         self._loads: deque[ReadPlan] = deque()
+        self._long_jobs: deque[Callable[[Interleave], None]] = deque()
         self._readers: OrderedDict[int, RowReader] = OrderedDict()
         self._closing = False
         self._state = OK
@@ -144,12 +158,19 @@ class Worker:
     def read(self, plan: ReadPlan) -> None:
         self._jobs.put(partial(self._loads.append, plan))
 
+    def run_long(self, job: Callable[[Interleave], None]) -> None:
+        """Run a long job in the thread. It calls its argument after each step, and must end when that raises."""
+        self._jobs.put(partial(self._long_jobs.append, job))
+
     def ask(self, question: Callable[[], bool], answer: Callable[[bool], None]) -> None:
         """Ask the store a question in the thread, and call `answer` on the event loop."""
         self._jobs.put(lambda: self._post(partial(answer, self._housekeep(question))))
 
     def close(self) -> None:
-        """Complete submitted jobs and end the thread. Blocking. `failure` has the reason of a failure."""
+        """Complete submitted jobs, abandon long ones, and end the thread. Blocking.
+
+        `failure` has the reason of a failure.
+        """
         self._jobs.put(self._end)
         self._committer.join()
 
@@ -172,7 +193,10 @@ class Worker:
         pause: float | None = None
         while True:
             self._take(self._job_timeout(pause))
-            if self._commits:
+            if self._long_jobs:
+                self._long_jobs.popleft()(self._interleave)
+                pause = _IDLE
+            elif self._commits:
                 self._commit(self._commits[0])
                 self._commits.popleft()
                 pause = _IDLE
@@ -189,11 +213,23 @@ class Worker:
 
     def _job_timeout(self, pause: float | None) -> float | None:
         """Return how long to wait for the next job, None for no limit."""
-        if self._loads or self._commits or self._closing:
+        if self._loads or self._commits or self._long_jobs or self._closing:
             return 0.0
         if pause is None and self._state != OK:
             return _MAX_DELAY
         return pause
+
+    def _interleave(self, wait: float = 0.0) -> None:
+        self._take(0.0 if self._loads or self._commits or self._closing else wait)
+        if self._commits:
+            self._commit(self._commits[0])
+            self._commits.popleft()
+        if self._loads:
+            self._load_step()
+        if self._state != OK:
+            self._check_space()
+        if self._closing:
+            raise Abandoned("the broker stops")
 
     def _housekeep(self, work: Callable[[], bool | None]) -> bool:
         try:

@@ -261,6 +261,25 @@ class TestLeases:
         world.sleep(6 * MINUTE)
         assert len(store.files) == 3
 
+    def test_a_backup_pins_all_files(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world, stream_max_segments=1)
+        fill(world, queue, 0, 10)
+        settle(world)
+        assert world.broker.segments is not None
+        leases = world.broker.segments.leases
+        leases.pin_all(world.clock.time + 10 * MINUTE)
+        fill(world, queue, 10, 30)
+        settle(world)
+        world.sleep(5 * MINUTE)
+        assert len(queue.segments) == 1 and len(store.files) == 3
+        leases.pin_all(world.clock.time + 10 * MINUTE)
+        world.sleep(9 * MINUTE)
+        assert len(store.files) == 3
+        leases.pin_all(0)
+        world.sleep(1)
+        assert len(store.files) == 1
+
     def test_release(self) -> None:
         world, store = sealed_world()
         queue = stream(world, stream_max_segments=1)

@@ -105,6 +105,14 @@ def test_a_mandatory_message(site: Site, channel: Channel) -> None:
     assert responses(channel) == [("ok", taken)] and count(site) == 1
 
 
+def test_a_mandatory_message_that_only_a_history_gets(site: Site, channel: Channel) -> None:
+    site.vhost.declare_exchange("news", "x-recent-history")
+    request(channel, "message.transfer", destination="news", body=(0, b"x"), mandatory=True)
+    channel.run()
+    method = channel.client.take("message.reject", 1)
+    assert method is not None and method.arguments == {"code": 0, "text": "NO_ROUTE"}
+
+
 def test_a_get_behind_a_commit() -> None:
     log = HeldLog()
     channel = channel_of(Site(log))

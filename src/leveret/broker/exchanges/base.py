@@ -10,9 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from leveret.broker.arguments import EXCHANGE_ARGUMENTS, parse_arguments
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.table import Table
+from leveret.broker.queues.deduplication import exchange_deduplication
+from leveret.broker.queues.exchange_keys import ExchangeKeys
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
@@ -105,6 +108,8 @@ class Exchange(Destination):
         self.internal = internal
         self.arguments: FieldTable = arguments or {}
         self.alternate = text_argument(self.arguments, "alternate-exchange")
+        # Its keys if it drops duplicates.
+        self.keys: ExchangeKeys | None = None
         self.policy: Policy | None = None
         self.operator_policy: Policy | None = None
         self.needs_key = True
@@ -129,10 +134,19 @@ class Exchange(Destination):
         """
 
     def attach(self, vhost: Vhost) -> None:
-        """Note that the exchange is in a vhost now."""
+        """Note that the exchange, which has its id, is in a vhost now.
+
+        Raises:
+            PreconditionFailed: The arguments contradict each other.
+        """
+        settings = exchange_deduplication(self.type, parse_arguments(EXCHANGE_ARGUMENTS, self.arguments, False)[0])
+        if settings is not None:
+            self.keys = ExchangeKeys(vhost, self, settings)
 
     def detach(self) -> None:
         """Release the state of the type: the exchange is deleted."""
+        if self.keys is not None:
+            self.keys.delete()
 
     def welcome(self, destination: Destination) -> None:
         """Act on the first binding to a destination, which is in effect. A start does not call it."""

@@ -37,10 +37,12 @@ class RecentHistoryExchange(FanoutExchange):
         self._history: HistoryQueue | None = None
 
     def attach(self, vhost: Vhost) -> None:
+        super().attach(vhost)
         length = self.arguments.get(HISTORY_LENGTH)
         self._history = HistoryQueue(vhost, length if isinstance(length, int) else DEFAULT_HISTORY_LENGTH)
 
     def detach(self) -> None:
+        super().detach()
         if self._history is not None:
             self._history.delete()
 

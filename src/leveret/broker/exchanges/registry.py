@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.exchanges.base import Exchange
+from leveret.broker.exchanges.deduplicating import DeduplicationExchange
 from leveret.broker.exchanges.delayed import DelayedExchange
 from leveret.broker.exchanges.recent_history import RecentHistoryExchange
 from leveret.broker.exchanges.routing_types import ROUTING_TYPES
@@ -13,6 +14,7 @@ from leveret.broker.values import FieldTable
 
 TYPES: Final[dict[str, type[Exchange]]] = {
     **ROUTING_TYPES,
+    DeduplicationExchange.type: DeduplicationExchange,
     "x-delayed-message": DelayedExchange,
     "x-recent-history": RecentHistoryExchange,
 }

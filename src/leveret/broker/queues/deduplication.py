@@ -61,14 +61,16 @@ class DeduplicationSettings:
 
     header    the name of the header with the key
     lifetime  milliseconds that a key lasts, 0 for no such limit
+    follows_entries  whether it lasts until its entry leaves the queue instead
     max_keys  the maximum number of keys; above it, the oldest are forgotten
     """
 
-    __slots__ = ("header", "lifetime", "max_keys")
+    __slots__ = ("follows_entries", "header", "lifetime", "max_keys")
 
-    def __init__(self, known: Validated, lifetime: int) -> None:
+    def __init__(self, known: Validated, lifetime: int, follows_entries: bool) -> None:
         self.header: str = known.get(DEDUPLICATION_HEADER, DEDUPLICATION_HEADER)
         self.lifetime = lifetime
+        self.follows_entries = follows_entries
         self.max_keys: int = known.get(CACHE_SIZE, DEFAULT_MAX_KEYS)
 
 
@@ -83,14 +85,40 @@ def queue_deduplication(known: Validated) -> DeduplicationSettings | None:
     """
     lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
     if lifetime or known.get(DEDUPLICATION, False):
-        return DeduplicationSettings(known, lifetime)
-    for name in (DEDUPLICATION_HEADER, CACHE_SIZE):
+        return DeduplicationSettings(known, lifetime, not lifetime)
+    _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE))
+    return None
+
+
+def exchange_deduplication(type_name: str, known: Validated) -> DeduplicationSettings | None:
+    """Return the settings in the arguments of an exchange, None if it does not deduplicate.
+
+    Args:
+        type_name: The type of the exchange.
+        known: The validated arguments.
+
+    Raises:
+        PreconditionFailed: An argument has no effect without another one, or together with it.
+    """
+    lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
+    if not lifetime and type_name != DEDUPLICATION and not known.get(DEDUPLICATION, False):
+        _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE, CACHE_TTL))
+        return None
+    if lifetime and CACHE_TTL in known:
+        raise PreconditionFailed(
+            f"invalid arg '{CACHE_TTL}': received together with '{DEDUPLICATION_WINDOW}', expected one of them"
+        )
+    return DeduplicationSettings(known, lifetime or known.get(CACHE_TTL, 0), False)
+
+
+def _refuse_without(known: Validated, names: tuple[str, ...]) -> None:
+    """Raise PreconditionFailed for arguments of a deduplication that is not enabled."""
+    for name in names:
         if name in known:
             raise PreconditionFailed(
                 f"invalid arg '{name}': received without '{DEDUPLICATION_WINDOW}' and '{DEDUPLICATION}', expected together"
                 " with one of them"
             )
-    return None
 
 
 class Key:
@@ -168,6 +196,7 @@ class _Chunk:
 class Deduplication(Timed):
     """The keys of one queue or exchange.
 
+    follows_entries  whether a key lasts until its entry leaves the queue
     dropped  the number of dropped messages
     """
 
@@ -179,6 +208,7 @@ class Deduplication(Timed):
         self._header = settings.header
         self._needle = settings.header.encode("utf-8", "surrogateescape")
         self._lifetime = settings.lifetime
+        self.follows_entries = settings.follows_entries
         self._max_keys = settings.max_keys
         self.dropped = 0
         # The places of the keys by digest: the number of the chunk and the index in it, which has the lowest bits.
@@ -201,11 +231,6 @@ class Deduplication(Timed):
         """Return the number of keys; some of them may have expired."""
         return self._count
 
-    @property
-    def follows_entries(self) -> bool:
-        """Whether a key lasts until its entry leaves the queue."""
-        return not self._lifetime
-
     # Keys
 
     def key_of(self, message: Message) -> Key | None:
@@ -225,7 +250,7 @@ class Deduplication(Timed):
         value = headers.get(self._header)
         if value is None:
             return None
-        return Key(_digest_of(value), _lifetime_in(headers) or self._lifetime if self._lifetime else 0)
+        return Key(_digest_of(value), 0 if self.follows_entries else _lifetime_in(headers) or self._lifetime)
 
     def is_known(self, message: Message, stored: bool) -> bool:
         """Return whether a message is a duplicate.

@@ -164,7 +164,7 @@ class _Dispatcher(OrderedDispatcher):
             self._renew(group)
         self._add(entry, group)
 
-    def take_back(self, entry: Entry) -> bool:
+    def put_back(self, entry: Entry) -> bool:
         """Add an unacked entry that is requeued. Return False if it is of no group, or its group is unknown."""
         group = self.unacked_groups.pop(entry.seq, None)
         if group is None:
@@ -419,8 +419,8 @@ class GroupedQueue(OrderedQueue):
         if not self.grouping.has(entry):
             self.grouping.insert(entry, self._key_of(entry.message))
 
-    def take_back(self, entry: Entry) -> None:
-        if not self.grouping.take_back(entry):
+    def put_back(self, entry: Entry) -> None:
+        if not self.grouping.put_back(entry):
             self.grouping.insert(entry, self._key_of(entry.message))
 
     def can_deliver_now(self, message: Message) -> bool:

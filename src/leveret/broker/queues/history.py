@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.message import Entry, Message, Overlay, expires_at
@@ -31,6 +31,8 @@ class HistoryQueue(HiddenQueue):
         vhost: The vhost.
         length: The maximum number of messages.
     """
+
+    observes: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, length: int) -> None:
         super().__init__(vhost, 0, NAME, False, None, False, {}, QueueSettings({}, {}))

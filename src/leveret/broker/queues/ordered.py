@@ -294,7 +294,7 @@ class OrderedQueue(IndexedQueue):
         self.dispatcher = dispatcher
 
     @abstractmethod
-    def take_back(self, entry: Entry) -> None:
+    def put_back(self, entry: Entry) -> None:
         """Add an acquired entry that is requeued to the order of delivery."""
 
     def _note_inserted(self, entry: Entry) -> None:
@@ -303,7 +303,7 @@ class OrderedQueue(IndexedQueue):
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         if not self.deleted:
-            self.take_back(entry)
+            self.put_back(entry)
         super().requeue(entry, failed)
 
     def settle(self, entry: Entry) -> None:

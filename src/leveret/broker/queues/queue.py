@@ -280,6 +280,13 @@ class Queue(Destination):
         """Return a new entry of a publish, as `prepare` does; None if the queue drops it as a duplicate."""
         return self.prepare(message, overlay)
 
+    def drops_all(self, message: Message) -> bool:
+        """Return whether a message that was routed here is a duplicate by now, for all of its queues; drop it then."""
+        return False
+
+    def take_back(self, message: Message) -> None:
+        """Forget the message of the latest publish, which another queue has rejected: it may be sent again."""
+
     def retract(self, entry: Entry) -> None:
         """Remove a prepared entry, which is not visible yet."""
         settlement.settle(entry)

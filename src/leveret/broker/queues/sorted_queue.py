@@ -115,7 +115,7 @@ class SortedQueue(OrderedQueue):
         if entry.seq not in self.sorting.places:
             self.sorting.insert(entry, self._place_of(entry))
 
-    def take_back(self, entry: Entry) -> None:
+    def put_back(self, entry: Entry) -> None:
         self.sorting.insert(entry, self.sorting.places.get(entry.seq) or self._place_of(entry))
 
 

@@ -20,7 +20,7 @@ from leveret.broker.jobs import STEP_WORK, Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import resolve
+from leveret.broker.routing import destinations_of, is_unroutable, resolve
 
 if TYPE_CHECKING:
     from leveret.broker.delay import Delay
@@ -210,7 +210,7 @@ class BatchCommit(Job):
 
     def _count(self, queues: list[Queue], address: bytes, count: int, transaction: SinkTransaction, number: int) -> None:
         """Count some messages if they are unroutable."""
-        if queues:
+        if not is_unroutable(queues):
             return
         if not self.unroutable or (self.rule == DEAD_LETTER and not self._dead_letter_queues(address)):
             exchange, key = split_address(address)
@@ -447,13 +447,12 @@ class BatchCommit(Job):
             leaving.row = message.row
             leaving.slot = message.slot
             leaving.seq = chunk.first + at
-            if not queues:
-                if not self._drop_or_dead_letter(leaving):
-                    break
-            elif not self._enqueue(message, queues, dues.get(at, 0) if dues else 0, entries):
+            if is_unroutable(queues) and not self._drop_or_dead_letter(leaving):
+                break
+            if queues and not self._enqueue(message, queues, dues.get(at, 0) if dues else 0, entries):
                 break
             if self.watch is not None:
-                self.watch.published(message, queues, self.more_keys, Client("", 0, transaction.user))
+                self.watch.published(message, destinations_of(queues), self.more_keys, Client("", 0, transaction.user))
             log.settle(leaving)
             n_bytes += message.size
             at += 1

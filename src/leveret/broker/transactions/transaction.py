@@ -184,6 +184,9 @@ class Transaction(CommitWaiter):
             self.committed(0)
 
     def _write(self, message: Message, queues: list[Queue], due: int, delay: Delay | None) -> None:
+        if queues and queues[len(queues) - 1].observes and any(queue.drops_all(message) for queue in queues):
+            self.durable = self.durable or message.row is not None
+            return
         for queue in queues:
             later = due if delay is None else delay.due_in(queue, due)
             if queue.deleted or (not self.forced and queue.limits.reject_publish(message, later)):

@@ -23,14 +23,14 @@ Key: TypeAlias = tuple[str, str]
 
 
 class MovedQueue(msgspec.Struct, kw_only=True):
-    """What has become of a queue.
+    """State of a queue that moves.
 
     Attributes:
         moved: Messages that have left the source.
         left: Ready messages at the source, when they were counted the last time.
         consumers: Consumers of the source at that time.
         missing: Messages that have left the source by which the destination has not grown; None if its consumers take
-            messages, so that this cannot be told.
+            messages, so that this is unknown.
         problem: Why the messages that are left do not move; "" for no problem.
     """
 

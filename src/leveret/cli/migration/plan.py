@@ -1,4 +1,4 @@
-"""What a migration cannot carry over, or carries over with another meaning."""
+"""Objects that a migration cannot carry over, or carries over with another meaning."""
 
 from __future__ import annotations
 

@@ -81,6 +81,10 @@ class _AboutBinding(Protocol):
 class _AboutBindingInVhost(_AboutBinding, _InVhost, Protocol): ...
 
 
+class _AboutDirectory(Protocol):
+    directory: str
+
+
 class _AboutParameter(_Named, Protocol):
     component: str
     vhost: str
@@ -415,6 +419,7 @@ _CONNECTION: Final[Subject[Context, Close]] = Subject("connection", lambda reque
 _USERS_CONNECTIONS: Final[Subject[Context, _AboutUser]] = Subject("connection", _user_name, None, _no_vhost)
 _CONSUMER: Final[Subject[Context, Cancel]] = Subject("consumer", lambda request: request.tag, None, _vhost_name)
 _SHARD: Final[Subject[Context, Move]] = Subject("shard", lambda request: str(request.shard), None, _no_vhost)
+_BACKUP: Final[Subject[Context, _AboutDirectory]] = Subject("backup", lambda request: request.directory, None, _no_vhost)
 _NODE: Final[Subject[Context, _Named]] = Subject("node", _name, None, _no_vhost)
 _OWN_PURGED_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _messages(_own_vhost), _own_vhost_name)
 _OWN_BINDING: Final[Subject[VhostContext, _AboutBinding]] = Subject(
@@ -427,6 +432,7 @@ _OWN_SINK_TRANSACTIONS: Final[Subject[VhostContext, _AboutSinkTransactions]] = S
 
 _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "nodes.move": _SHARD,
+    **dict.fromkeys(("backup.start", "backup.end"), _BACKUP),
     **dict.fromkeys(("nodes.drain", "nodes.forget"), _NODE),
     **dict.fromkeys(("queues.add", "queues.pause", "queues.resume"), _QUEUE),
     "queues.delete": Subject("queue", _name, _deleted_queue(_named_vhost), _vhost_name),

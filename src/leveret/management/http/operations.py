@@ -10,8 +10,8 @@ from leveret.management.http.request import Answer, Request
 
 logger = logging.getLogger("leveret.http")
 
-# Operations of this process: logins, and statistics for a reader.
-_INTERNAL: Final = ("statistics.", "users.authenticate", "users.resume")
+# Operations of this process: logins, and statistics for a reader; and backups, which write to a directory of the machine.
+_INTERNAL: Final = ("statistics.", "users.authenticate", "users.resume", "backup.")
 _MESSAGES: Final = "messages."
 # Status by the condition of the broker's error; 400 for others. Unlike in RabbitMQ's paths, the reason is the broker's.
 _STATUSES: Final = {"not-found": 404, "internal-error": 500}

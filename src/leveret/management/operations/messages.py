@@ -156,7 +156,7 @@ def find_destinations(context: Context, request: Publish) -> Destinations:
     message, more_keys = _encode(context, request, address, route)
     keys = check_keys(context.broker, [route.routing_key, *more_keys])
     headers = context.broker.decode_headers(message) if route.depends else {}
-    queues = resolve(context.vhost(request.vhost), route.exchange, keys, headers, message)
+    queues = routing.destinations_of(resolve(context.vhost(request.vhost), route.exchange, keys, headers, message))
     return Destinations(queues=[queue.name for queue in queues[:MAX_MESSAGES]], total=len(queues))
 
 
@@ -186,7 +186,7 @@ def push(context: Context, vhost: Vhost, route: Route, message: Message, keys: l
         route.published += 1
     if routing.push(route, message, queues) is not None:
         raise ResourceError("a queue refused the message: it is full (x-overflow)")
-    return bool(queues)
+    return not routing.is_unroutable(queues)
 
 
 def payload_of(payload: str, encoding: str) -> bytes:

@@ -15,7 +15,7 @@ from leveret.broker.errors import AccessRefused, NotImplementedByBroker, Precond
 from leveret.broker.log import OK
 from leveret.broker.message import Entry, Message, make_address
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import resolve
+from leveret.broker.routing import is_unroutable, resolve
 from leveret.broker.transactions.relocation import Relocation, moved_overlay, refuses
 from leveret.broker.vhost import Vhost
 from leveret.management.operations.browsing import (
@@ -183,7 +183,9 @@ def route(context: Context, vhost: Vhost, exchange: str, key: str, found: Found)
     if not path.depends:
         return address, path.queues
     headers = found.properties.get("headers")
-    return address, resolve(vhost, path.exchange, [key], headers if isinstance(headers, dict) else {}, found.entry.message)
+    # Without deduplication: a message that returns is no duplicate.
+    table = headers if isinstance(headers, dict) else {}
+    return address, resolve(vhost, path.exchange, [key], table, found.entry.message, deduplicates=False)
 
 
 def _address(exchange: str, key: str) -> bytes:
@@ -286,7 +288,7 @@ class _Batches:
 
     def _stays(self, queues: list[Queue], message: Message) -> bool:
         """Return whether a message stays since no queue takes it, and count it."""
-        if not queues:
+        if is_unroutable(queues):
             self.result.unroutable += 1
         elif refuses(queues, message):
             self.result.refused += 1

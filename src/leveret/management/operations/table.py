@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.management.operations import (
     audit,
+    backup,
     batches,
     bindings,
     branches,
@@ -52,6 +53,7 @@ OPERATIONS: Final[Operations] = {
     **shards.OPERATIONS,
     **nodes.OPERATIONS,
     **cluster.OPERATIONS,
+    **backup.OPERATIONS,
     **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,

@@ -21,7 +21,7 @@ from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.queues.capabilities import GET, check_supported
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import push
+from leveret.broker.routing import is_unroutable, push
 from leveret.broker.values import FieldTable
 from leveret.broker.watches import trace_get
 from leveret.protocols.amqp09.channel.channel import Channel
@@ -138,7 +138,7 @@ def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[
     Raises:
         Rejected: a mandatory message has no queue, or an immediate one has no consumer.
     """
-    if arguments.get("mandatory") and not queues:
+    if arguments.get("mandatory") and is_unroutable(queues):
         raise Rejected(GENERIC, "NO_ROUTE")
     if arguments["immediate"]:
         queues = [queue for queue in queues if queue.can_deliver_now(message)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.bodies import Body, whole
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.message import Message, make_address
-from leveret.broker.routing import Route, check_keys
+from leveret.broker.routing import Route, check_keys, is_unroutable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel.direct_replies import MIN_REPLY_HEADER, REPLY_TO
 from leveret.protocols.amqp091.reply_codes import CODES, reply_text
@@ -243,7 +243,7 @@ class BatchPublish:
                 queues = channel.queues_of_row(message, route, run.single)
                 if queues:
                     push_row(route, message, queues)
-                elif channel.note_unroutable(self.flags):
+                if is_unroutable(queues) and channel.note_unroutable(self.flags):
                     rows.report.unroutable.append(index)
             except BrokerError as error:
                 rows.report.refuse(index, str(error))

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Client, Consumer, Deliveries, Scope, UnackedOwner
-from leveret.broker.delay import Delay
+from leveret.broker.delay import Delay, take_back
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import Route, check_keys
+from leveret.broker.routing import Route, check_keys, destinations_of, is_unroutable
 from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
@@ -253,6 +253,8 @@ class Channel(UnackedOwner):
         for queue in queues:
             if not queue.push(message):
                 accepted = False
+        if not accepted:
+            take_back(message, queues)
         if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
         confirms = self.confirms
@@ -365,7 +367,7 @@ class Channel(UnackedOwner):
             more = content.copy_keys(message)
             self.connection.check_topics(route, more)
         if not more and not route.dynamic:
-            self.vhost.statistics.count(route.exchange, len(route.queues))
+            self.vhost.statistics.count(route.exchange, len(destinations_of(route.queues)))
             return route.queues
         return self.vhost.route_message(route, message, more, self.client)
 
@@ -375,7 +377,7 @@ class Channel(UnackedOwner):
         Returns:
             The queues that get the message.
         """
-        if not queues:
+        if is_unroutable(queues):
             if not flags & (MANDATORY | IMMEDIATE):
                 self.dropped += 1
             else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import AccessRefused, BrokerError, PreconditionFailed
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, is_unroutable
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.amqp10.link.incoming import IncomingLink, check_values
 from leveret.protocols.amqp10.message_times import delivery_time
@@ -287,7 +287,7 @@ class BatchDelivery:
                     route.published += 1
                 if queues:
                     push_row(route, message, queues, self.due.get(index, 0))
-                else:
+                if is_unroutable(queues):
                     vhost.statistics.count_returned()
                     rows.report.unroutable.append(index)
             except BrokerError as error:

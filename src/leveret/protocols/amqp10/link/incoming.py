@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.delay import take_back
 from leveret.broker.errors import BrokerError
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
-from leveret.broker.routing import Route, are_behind, push
+from leveret.broker.routing import Route, are_behind, is_unroutable, push
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.link.link import Link
@@ -575,7 +576,7 @@ class IncomingLink(Link):
             due = delivery_time(sections, timers.now(), timers.step)
         transaction = self.transaction
         if transaction is not None:
-            self._post(transaction, message, route, bool(queues), accepts_all, due)
+            self._post(transaction, message, route, not is_unroutable(queues), accepts_all, due)
             return
         full = ""
         if due or route.delay is not None:
@@ -591,10 +592,11 @@ class IncomingLink(Link):
         if self.settled:
             return
         if full:
+            take_back(message, queues)
             self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
             return
         state = descriptors.ACCEPTED
-        if not queues and not accepts_all:
+        if not accepts_all and is_unroutable(queues):
             state = descriptors.RELEASED
             vhost.statistics.count_returned()
         row = message.row

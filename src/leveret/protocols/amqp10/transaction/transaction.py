@@ -16,7 +16,7 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, destinations_of, is_unroutable
 from leveret.broker.timers import Timed
 from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
 from leveret.management.descriptions import TransactionInfo
@@ -321,7 +321,7 @@ def _published(posting: Posting) -> list[Queue]:
     if route.dynamic:
         return [] if vhost is None else vhost.route_message(route, posting.message, [], posting.session.client)
     if vhost is not None:
-        vhost.statistics.count(route.exchange, len(route.queues))
+        vhost.statistics.count(route.exchange, len(destinations_of(route.queues)))
     return route.queues
 
 
@@ -388,9 +388,9 @@ class _Committing:
                 message.expires_at += now - posting.sent_at  # its TTL starts with the discharge
             queues = _published(posting)
             if posting.outcome.kind == descriptors.RELEASED:
-                queues = []
+                queues = [queue for queue in queues if queue.observes]
             queues = [queue for queue in queues if not queue.deleted]
-            if posting.routed and not queues:
+            if posting.routed and is_unroutable(queues):
                 transaction.fail("the queue of an accepted message was deleted")
                 return
             delay = posting.route.delay

@@ -1,0 +1,103 @@
+"""The keys of an exchange that deduplicates, as a hidden queue among the queues of its messages.
+
+So a message of a transaction gets its key when that commits, and a rollback leaves none. A duplicate goes to another hidden
+queue, which drops it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from leveret.broker.arguments import QueueSettings
+from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.queues.deduplication import Deduplication, DeduplicationSettings
+from leveret.broker.queues.hidden import HiddenQueue
+
+if TYPE_CHECKING:
+    from leveret.broker.exchanges.base import Exchange
+    from leveret.broker.vhost import Vhost
+
+KEYS: Final = "leveret.keys"
+DUPLICATES: Final = "leveret.duplicates"
+
+
+class Duplicates(HiddenQueue):
+    """Drops duplicates."""
+
+    def __init__(self, vhost: Vhost, keys: Deduplication, durable: bool) -> None:
+        super().__init__(vhost, 0, DUPLICATES, False, None, False, {}, QueueSettings({}, {}))
+        self._keys = keys
+        self._durable = durable
+
+    def push(self, message: Message) -> bool:
+        self.prepare_publish(message)
+        return True
+
+    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return Entry(self, message, seq)
+
+    def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
+        self._keys.drop(message, self._durable and message.persistent)
+        return None
+
+    def insert_new(self, entry: Entry) -> None:
+        """Do nothing: there are no entries."""
+
+
+class ExchangeKeys(HiddenQueue):
+    """Notes the keys of the messages of one exchange.
+
+    keys        the keys
+    duplicates  the queue of duplicates
+    """
+
+    observes: ClassVar[bool] = True
+
+    def __init__(self, vhost: Vhost, exchange: Exchange, settings: DeduplicationSettings) -> None:
+        super().__init__(vhost, 0, KEYS, False, None, False, {}, QueueSettings({}, {}))
+        self.keys = Deduplication(self.broker, exchange.id, settings)
+        self.duplicates = Duplicates(vhost, self.keys, exchange.durable)
+        self._exchange = exchange.name
+        self._durable = exchange.durable
+
+    def is_duplicate(self, message: Message) -> bool:
+        """Return whether the exchange drops a message."""
+        return self.keys.is_known(message, self._durable and message.persistent)
+
+    def drops_all(self, message: Message) -> bool:
+        return message.exchange == self._exchange and self.keys.drop(message, self._durable and message.persistent)
+
+    def push(self, message: Message) -> bool:
+        self.prepare_publish(message)
+        return True
+
+    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return Entry(self, message, seq)
+
+    def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
+        if self.deleted or self.is_duplicate(message):
+            return None
+        entry = self.prepare(message)
+        self.keys.note(entry, self._durable and message.persistent)
+        return entry
+
+    def retract(self, entry: Entry) -> None:
+        super().retract(entry)
+        self.keys.forget(entry)
+
+    def take_back(self, message: Message) -> None:
+        self.keys.forget(Entry(self, message, self.next_seq - 1))
+
+    def insert_new(self, entry: Entry) -> None:
+        """Do nothing: the key was noted when the entry was prepared."""
+
+    def can_deliver_now(self, message: Message) -> bool:
+        return False
+
+    def delete(self, keep_pending: bool = False) -> int:
+        self.broker.jobs.removals.add(self.keys.clear())
+        return super().delete(keep_pending)

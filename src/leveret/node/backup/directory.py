@@ -1,0 +1,251 @@
+"""A directory of backups, and the manifest of a backup."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from leveret.storage import disk
+
+FORMAT: Final = 1
+MARKER: Final = "leveret-backups"
+MANIFEST: Final = "manifest.json"
+SEGMENTS: Final = "segments"
+INCOMPLETE: Final = ".incomplete"
+# The end of the name of a file that is being copied.
+PARTIAL: Final = ".partial"
+_NAME: Final = re.compile(r"\d{8}T\d{6}Z(-\d+)?")
+
+
+class BackupFailed(Exception):
+    """A backup cannot be made, or cannot be restored. The message says why."""
+
+
+class _Marker(msgspec.Struct, kw_only=True):
+    """The contents of the file that marks a directory of backups. `broker` is the identity of the broker, "" at first."""
+
+    broker: str = ""
+
+
+class CopiedFile(msgspec.Struct, kw_only=True):
+    """A file of a backup. `path` is relative to the directory of the backup."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class CopiedSegment(msgspec.Struct, kw_only=True):
+    """A segment. `path` is relative to the directory of segments, that of the broker and that of the backups."""
+
+    path: str
+    bytes: int
+    crc32: int
+
+
+class CopiedLog(msgspec.Struct, kw_only=True):
+    """A log with what belongs to it.
+
+    Attributes:
+        path: Its directory in the backup, and in the data directory.
+        files: Its files; the first one is the database.
+        segments: Its segments.
+        streams: The directory of its segments at the broker, "" for the default.
+        uploads: The same for its uploads.
+    """
+
+    path: str
+    files: list[CopiedFile]
+    segments: list[CopiedSegment]
+    streams: str = ""
+    uploads: str = ""
+
+    def contents(self) -> Iterator[CopiedFile | CopiedSegment]:
+        """Yield the files and the segments."""
+        yield from self.files
+        yield from self.segments
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """The contents of a backup.
+
+    Attributes:
+        format: The version of this format.
+        name: The name of the backup.
+        leveret: The version of Leveret that has made it.
+        started: When it began, in seconds of Unix time. It has everything that was confirmed before.
+        ended: When it was complete.
+        logs: The logs, that of the data directory itself first.
+        problems: What could not be copied because the broker does not have it.
+    """
+
+    format: int
+    name: str
+    leveret: str
+    started: float
+    ended: float
+    logs: list[CopiedLog]
+    problems: list[str]
+
+
+class BackupDirectory:
+    """A directory of backups. Its methods need `lock`.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.segments = path / SEGMENTS
+
+    @contextmanager
+    def lock(self, *, shared: bool = False) -> Iterator[None]:
+        """Lock the directory against other backups, and restores unless it is one.
+
+        Raises:
+            BackupFailed: Another command uses the directory, or it cannot be read.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BackupFailed(f"the directory {self.path} cannot be read: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BackupFailed(f"another `leveret backup` or `restore` uses {self.path}; wait until it ends") from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def create(self) -> None:
+        """Mark an empty directory as one of backups, in which files are removed.
+
+        Raises:
+            BackupFailed: It has other contents.
+        """
+        if self.exists():
+            return
+        if set(os.listdir(self.path)) - {f"{MARKER}{PARTIAL}"}:
+            raise BackupFailed(
+                f"{self.path} has other contents than backups of Leveret; choose an empty directory, or a new one"
+            )
+        self._mark(_Marker())
+
+    def claim(self, identity: str) -> None:
+        """Note whose backups are in the directory.
+
+        Args:
+            identity: The identity of the broker's log.
+
+        Raises:
+            BackupFailed: Another broker's are.
+        """
+        path = self.path / MARKER
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_Marker).broker
+        except msgspec.DecodeError as error:
+            raise BackupFailed(f"{path} is damaged: {error}; choose another directory") from None
+        if found and found != identity:
+            raise BackupFailed(
+                f"{self.path} has backups of another broker, {found}; this one is {identity}: choose another"
+            )
+        if not found:
+            self._mark(_Marker(broker=identity))
+
+    def _mark(self, marker: _Marker) -> None:
+        partial = self.path / f"{MARKER}{PARTIAL}"
+        disk.write_synced(partial, msgspec.json.encode(marker) + b"\n")
+        partial.rename(self.path / MARKER)
+        disk.sync_directory(self.path)
+
+    def exists(self) -> bool:
+        """Return whether this is a directory of backups."""
+        return (self.path / MARKER).exists()
+
+    def names(self) -> list[str]:
+        """Return the names of the complete backups, oldest first."""
+        found = [name for name in os.listdir(self.path) if _NAME.fullmatch(name) and (self.path / name / MANIFEST).exists()]
+        return sorted(found)
+
+    def interrupted(self) -> list[str]:
+        """Return the names of the directories of incomplete backups, oldest first."""
+        found = (name for name in os.listdir(self.path) if name.endswith(INCOMPLETE))
+        return sorted(name for name in found if _NAME.fullmatch(name.removesuffix(INCOMPLETE)))
+
+    def is_interrupted(self, name: str) -> bool:
+        """Return whether the backup of this name is incomplete."""
+        return f"{name}{INCOMPLETE}" in self.interrupted()
+
+    def read(self, name: str) -> Manifest:
+        """Return the manifest of a complete backup. Raises `BackupFailed` if it is damaged, or of a later format."""
+        path = self.path / name / MANIFEST
+        try:
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except (OSError, msgspec.DecodeError) as error:
+            raise BackupFailed(f"{path} is damaged: {getattr(error, 'strerror', None) or error}") from None
+        if manifest.format > FORMAT:
+            raise BackupFailed(
+                f"{path} has format version {manifest.format}, and this version of leveret reads up to {FORMAT}; install"
+                f" leveret {manifest.leveret} or later"
+            )
+        logs = manifest.logs
+        paths = [log.path for log in logs] + [file.path for log in logs for file in log.contents()]
+        if any(Path(path).is_absolute() or ".." in Path(path).parts for path in paths):
+            raise BackupFailed(f"{path} is damaged: it names files outside of the backup")
+        return manifest
+
+    def begin(self) -> str:
+        """Create the directory of a new backup, and remove incomplete ones. Returns the name of the backup."""
+        for name in self.interrupted():
+            shutil.rmtree(self.path / name)
+        first = name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        number = 1
+        while (self.path / name).exists():
+            number += 1
+            name = f"{first}-{number}"
+        (self.path / f"{name}{INCOMPLETE}").mkdir(mode=disk.PRIVATE_DIRECTORY)
+        return name
+
+    def complete(self, manifest: Manifest) -> None:
+        """Write the manifest of a backup whose files are on disk, and make it a complete one."""
+        incomplete = self.path / f"{manifest.name}{INCOMPLETE}"
+        partial = incomplete / f"{MANIFEST}{PARTIAL}"
+        disk.write_synced(partial, msgspec.json.format(msgspec.json.encode(manifest)))
+        partial.rename(incomplete / MANIFEST)
+        disk.sync_directory(incomplete)
+        incomplete.rename(self.path / manifest.name)
+        disk.sync_directory(self.path)
+
+    def remove_old(self, keep: int) -> None:
+        """Remove all complete backups but the latest ones, and the segments that only they have."""
+        for name in self.names()[:-keep]:
+            incomplete = self.path / f"{name}{INCOMPLETE}"
+            (self.path / name).rename(incomplete)
+            shutil.rmtree(incomplete)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the segments that no complete backup has. Raises `BackupFailed` if a manifest is damaged."""
+        logs = [log for name in self.names() for log in self.read(name).logs]
+        known = {segment.path for log in logs for segment in log.segments}
+        for base, _, names in os.walk(self.segments, topdown=False):
+            for name in names:
+                path = Path(base, name)
+                if str(path.relative_to(self.segments)) not in known:
+                    path.unlink()
+            with suppress(OSError):
+                os.rmdir(base)  # unless something is left in it
