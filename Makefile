@@ -126,13 +126,20 @@ $(STAMPS)/proton: requirements/proton.txt $(STAMPS)/dev
 	@$(PIP) -r requirements/proton.txt || echo "cannot build Qpid Proton: its tests are skipped" >&2
 	@touch $@
 
-# Frameworks whose examples are tested, in an environment of their own: build/frameworks. Optional.
+# Frameworks whose examples are tested, in environments of their own below build/. Optional.
+INTO = $(PY) -m pip --disable-pip-version-check --python $(1)/bin/python install --quiet --no-compile --require-hashes
+
 frameworks: $(STAMPS)/frameworks
 $(STAMPS)/frameworks: requirements/frameworks.txt requirements/core.txt $(STAMPS)/venv
 	@$(PY) -m venv --without-pip build/frameworks
-	@$(PY) -m pip --disable-pip-version-check --python build/frameworks/bin/python install --quiet --no-compile --require-hashes \
-		-r requirements/core.txt -r requirements/frameworks.txt || \
+	@$(call INTO,build/frameworks) -r requirements/core.txt -r requirements/frameworks.txt || \
 		{ rm -rf build/frameworks; echo "cannot install the frameworks: the tests of their examples are skipped" >&2; }
+	@touch $@
+
+$(STAMPS)/airflow: requirements/airflow.txt $(STAMPS)/venv
+	@$(PY) -m venv --without-pip build/airflow
+	@$(call INTO,build/airflow) -r requirements/airflow.txt || \
+		{ rm -rf build/airflow; echo "cannot install Airflow: the test of its example is skipped" >&2; }
 	@touch $@
 
 $(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
@@ -189,7 +196,7 @@ test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/we
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" --ignore tests/spark)
 
 # The examples of frameworks, against a broker process, too, and those with large toolchains: Airflow, Node.js, Go, Java.
-test-frameworks: $(STAMPS)/dev $(STAMPS)/frameworks
+test-frameworks: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/airflow
 	@LEVERET_TEST_FRAMEWORKS=all $(PY) -m pytest $(PYTEST_OPTIONS) $(or $(TESTS),tests/frameworks)
 
 # All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run. The slow tests
@@ -287,7 +294,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management websocket payloads oauth otel cluster dev build demo docs frameworks proton spark; do \
+	for group in segments management websocket payloads oauth otel cluster dev build demo docs frameworks airflow proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

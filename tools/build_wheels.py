@@ -112,7 +112,9 @@ def repair(python: Path, wheel: Path, dist: Path) -> None:
         shutil.copy(wheel, dist)
         return
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    run(python, "-m", "auditwheel", "repair", "--strip", "-w", dist, wheel, cwd=wheel.parent, PATH=path)
+    # The images of manylinux name their own, newer tag in the environment.
+    options = ("--strip", "--plat", "auto", "--wheel-dir", dist)
+    run(python, "-m", "auditwheel", "repair", *options, wheel, cwd=wheel.parent, PATH=path)
 
 
 def wanted_interpreters(given: Sequence[Path]) -> list[Path]:

@@ -149,6 +149,12 @@ def test_a_message_that_a_full_queue_rejects_leaves_no_key(world: World) -> None
     contents(world)
     assert publish(world, "b", "again") == ["q"] and contents(world) == ["again"]
     assert publish(world, "a") == [DUPLICATES]
+    bound(world, "sorted", sort_key="rank")
+    publish(world, "c", "fills")
+    publish(world, "d", "twice")
+    contents(world)
+    assert publish(world, "d", "twice") == ["q", "sorted"]
+    assert contents(world, "sorted") == ["fills", "twice", "twice"]
 
 
 def test_a_message_passes_several_exchanges(world: World) -> None:

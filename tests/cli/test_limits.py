@@ -225,7 +225,7 @@ def test_every_limit_is_read_somewhere() -> None:
         for name, node in table.keys.items():
             if isinstance(node, Key):
                 yield name
-            else:
+            elif name != "shovels":  # each is read as a whole
                 yield from leaves(node.each or node)
 
     unread = [name for name in leaves(schema_of(Config, CHOICES)) if not any(f".{name}" in source for source in sources)]

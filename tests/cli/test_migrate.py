@@ -123,6 +123,13 @@ def test_a_plan_changes_nothing(migration: Migration) -> None:
         assert call(migration.destination.data_dir, operation, {}) == []
 
 
+def test_the_destination_may_be_an_http_api(migration: Migration) -> None:
+    """Here the source itself, so that nothing differs."""
+    done = migration.program.run("migrate", "--from", migration.source_url, "--to", migration.source_url, "--json")
+    report = json.loads(done.out)["definitions"]
+    assert (report["added"], report["changed"], report["unchanged"] > 0) == ([], [], True)
+
+
 def test_messages_need_definitions(migration: Migration) -> None:
     done = migration.run("--messages")
     assert done.code == 1

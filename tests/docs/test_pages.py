@@ -20,7 +20,7 @@ import yaml
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
 from leveret.spark.pipeline.load import load_pipeline
-from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, links, page_id, program_name, prose
+from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, code, links, page_id, program_name, prose
 from tests.support.broker import ROOT, Broker
 
 # Languages of blocks that are not checked by `test_blocks_are_checked`.
@@ -29,6 +29,10 @@ ELSEWHERE = {
     "toml",  # is loaded: test_toml_blocks
     "sh",  # names existing commands and options: test_commands_exist
     "console",  # the same; the client pages run
+    "go",  # is a part of an example that runs, as the next three: test_frameworks
+    "java",
+    "js",
+    "properties",
     "html",  # runs in a browser: tests/interop/test_websocket.py
     "jms",  # is parsed: tests/selectors
     "sql",  # is parsed: tests/selectors; statements for PostgreSQL are not
@@ -38,6 +42,9 @@ ELSEWHERE = {
     "py",  # is pseudo code
     "text",  # is output, or a diagram
 }
+
+# An argument in single quotes, which may have several lines.
+_QUOTED = re.compile(r"(?<=\s)'[^']*'(?=\s)")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
@@ -71,6 +78,15 @@ def test_the_api_reference_names_existing_objects() -> None:
         pkgutil.resolve_name(name)
 
 
+def test_the_architecture_names_existing_files() -> None:
+    paths = [text for text in code(DOCS / "architecture.md") if re.fullmatch(r"[\w*-]+/[\w/*.-]*", text)]
+    assert len(paths) > 40
+    for path in paths:
+        # Some are relative to the first path of their row.
+        found = (ROOT / path).exists() or any((ROOT / "src/leveret").glob(f"**/{path.rstrip('/')}"))
+        assert found, f"{path} does not exist"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
 def test_python_blocks(page: Path, broker: Broker) -> None:
     """The blocks of a page run one after the other, in one namespace, and with `await` on one event loop. Those that are
@@ -100,10 +116,14 @@ def test_toml_blocks(page: Path, tmp_path: Path) -> None:
             load_config(path)
 
 
+def _on_one_line(quoted: re.Match[str]) -> str:
+    return quoted[0].replace("\n", " ")
+
+
 def _commands(page: Path) -> list[str]:
     """Return the lines of shell blocks, commands in terminals, and those with `leveret` or `make` between backticks."""
     scripts = [block.text.replace("\\\n", "") for block in blocks(page, "sh")]
-    lines = [line.strip() for script in scripts for line in script.splitlines()]
+    lines = [line.strip() for script in scripts for line in _QUOTED.sub(_on_one_line, script).splitlines()]
     terminals = "".join(block.text.replace("\\\n", "") for block in blocks(page, "console"))
     lines += re.findall(r"^[$#] (?:\w+=\S* |/\S*/(?=leveret ))*((?:leveret|make) .*)$", terminals, re.MULTILINE)
     lines += re.findall(r"`((?:leveret|make) [^`\n]*)`", prose(page))

@@ -88,6 +88,10 @@ def test_group_ids_of_amqp_1_0_and_a_crash(process: LeveretProcess) -> None:
         receiver = amqp10.create_receiver("jobs", credit=2)
         messages = [receiver.receive() for _ in range(2)]
         assert [bytes(message.body) for message in messages] == [b"a1", b"a2"]
+        # An operator who gets messages is one holder, too.
+        request = {"vhost": "/", "queue": "jobs", "count": 10, "mode": "ack_requeue_true"}
+        found = call(process.data_dir, "messages.get", request)["messages"]
+        assert [message["payload"] for message in found] == ["b1", "-1", "b2"]
         assert drain(channel, "jobs") == [b"b1", b"-1", b"b2"]
         # Its confirm means that the acknowledgements before it are on disk, too.
         channel.basic_publish("", "jobs", b"-2", pika.BasicProperties(delivery_mode=2))

@@ -603,3 +603,52 @@ def test_properties_larger_than_a_frame_are_refused(harness: Harness) -> None:
     result = harness.call("messages.import", messages=[{"properties": {"headers": headers}}, {}], queue="target")
     assert result["imported"] == 1
     assert "expected at most 131072" in result["refused"][0]["reason"]
+
+
+# Exchanges that delay or drop messages
+
+
+@pytest.fixture
+def later(harness: Harness) -> Queue:
+    """A queue behind the delayed exchange `later`."""
+    arguments: dict[str, Any] = {"x-delayed-type": "fanout", "x-deduplication-window": 3_600_000}
+    harness.call("exchanges.add", name="later", type="x-delayed-message", arguments=arguments)
+    queue = declare(harness, "target", x_message_ttl=3_600_000)
+    harness.call("bindings.add", source="later", destination="target")
+    return queue
+
+
+@pytest.mark.parametrize("operation", ["messages.move", "messages.copy"])
+def test_a_delayed_exchange_delays_messages(harness: Harness, later: Queue, operation: str) -> None:
+    declare(harness, "source")
+    headers = {"x-delay": 3_600_000, "x-deduplication-header": "same"}
+    publish(harness, "source", "delayed", "delayed again", headers=headers)
+    publish(harness, "source", "at once")
+    now = harness.broker.timers.now()
+    assert harness.call(operation, queue="source", to_exchange="later")["messages"] == 3
+    assert payloads(harness, "target") == ["at once"] and later.delayed_count == 2
+    found = harness.call("messages.browse", queue="target", state="delayed")["messages"]
+    assert [item["payload"] for item in found] == ["delayed", "delayed again"]
+    assert [item["properties"]["headers"]["x-delay"] for item in found] == [-3_600_000] * 2
+    entries = list(later.delays.recent.values())  # type: ignore[attr-defined]
+    assert all(entry.overlay.visible_at >= now + 3_600_000 for entry in entries)
+    assert all(entry.overlay.expires_at >= now + 7_200_000 for entry in entries)
+    assert len(payloads(harness, "source")) == (3 if operation == "messages.copy" else 0)
+
+
+def test_a_message_is_delayed_once(harness: Harness, later: Queue) -> None:
+    """A consumer of a delayed message sees its header negated, which an operator moves with the message."""
+    declare(harness, "source")
+    publish(harness, "source", "again", headers={"x-delay": -5})
+    assert harness.call("messages.move", queue="source", to_exchange="later")["messages"] == 1
+    assert payloads(harness, "target") == ["again"]
+
+
+def test_an_edited_message_is_delayed(harness: Harness, later: Queue) -> None:
+    declare(harness, "source")
+    publish(harness, "source", "plain")
+    [number] = ids(harness, "source")
+    properties = {"headers": {"x-delay": 3_600_000}}
+    answer = harness.call("messages.resend", queue="source", id=number, exchange="later", properties=properties)
+    assert answer["messages"] == 1
+    assert later.delayed_count == 1 and payloads(harness, "source") == payloads(harness, "target") == []

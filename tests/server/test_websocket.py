@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -449,10 +451,15 @@ class Below(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def close(self) -> None:
+        assert not self.closed
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = True
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -584,6 +591,33 @@ def test_the_last_ping_of_a_read_is_answered_when_the_client_reads() -> None:
         assert pair.below.written == b""
         pair.websocket.resume_writing()
         assert pair.events() == [Pong(b"99")]
+
+    run(test)
+
+
+def test_a_client_that_resets_the_connection_before_its_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        pair = Pair()
+
+        def write_eof() -> None:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+        monkeypatch.setattr(pair.below, "can_write_eof", lambda: True, raising=False)
+        monkeypatch.setattr(pair.below, "write_eof", write_eof, raising=False)
+        pair.read(frame(TEXT, b"x"))
+        assert pair.below.closed
+
+    run(test)
+
+
+def test_a_transport_is_closed_once() -> None:
+    """TLS is closing when the client has closed that, and its last input may be read later."""
+
+    async def test() -> None:
+        pair = Pair()
+        pair.below.close()
+        pair.read(frame(CLOSE))
+        assert pair.websocket.is_closing()
 
     run(test)
 

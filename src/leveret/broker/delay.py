@@ -61,11 +61,15 @@ class Delay:
         live starts at the end of the delay.
         """
         overlay = Overlay()
+        self.add_to(overlay, message)
+        return overlay
+
+    def add_to(self, overlay: Overlay, message: Message) -> None:
+        """Add the delay to an overlay of the message, as in `overlay`."""
         overlay.headers[HEADER] = -self.milliseconds
         overlay.visible_at = self.due
-        if message.expires_at > AT_ONCE:
+        if overlay.expires_at < 0 and message.expires_at > AT_ONCE:
             overlay.expires_at = message.expires_at + self.milliseconds
-        return overlay
 
     def split(self, queues: list[Queue]) -> tuple[list[Queue], list[Queue]]:
         """Return the queues that get the message later, and those that get it at once."""
@@ -84,14 +88,14 @@ class Delay:
             if not accepted:
                 full = queue
         if full is not None:
-            take_back(message, queues)
+            unpublish(message, queues)
         return full
 
 
-def take_back(message: Message, queues: list[Queue]) -> None:
+def unpublish(message: Message, queues: list[Queue]) -> None:
     """Have the queues of a publish that observe forget it, since another one has rejected it: it may be sent again."""
     for queue in queues:
-        queue.take_back(message)
+        queue.unpublish(message)
 
 
 def recovered_delay(overlay: Overlay, queues: list[Queue]) -> Delay:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.delay import HEADER, Delay, delay_of, take_back
+from leveret.broker.delay import HEADER, Delay, delay_of, unpublish
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
@@ -338,7 +338,7 @@ def push(route: Route, message: Message, queues: list[Queue], due: int = 0) -> Q
         if not (queue.delay(message, due) if due else queue.push(message)):
             full = queue
     if full is not None:
-        take_back(message, queues)
+        unpublish(message, queues)
     return full
 
 

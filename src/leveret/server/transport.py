@@ -220,9 +220,7 @@ class SocketPeer(Peer):
         return []
 
     def close(self) -> None:
-        # asyncio's TLS transport cannot be aborted any more after a second close.
-        if not self._transport.is_closing():
-            self._transport.close()
+        close_once(self._transport)
 
     def finish(self) -> None:
         finish(self._transport)
@@ -302,12 +300,21 @@ def break_cycle(transport: SelectorTransport) -> None:
         transport._read_ready_cb = None
 
 
+def close_once(transport: asyncio.Transport) -> None:
+    """Close a transport, unless it is closing. asyncio's TLS transport cannot be aborted any more after a second close."""
+    if not transport.is_closing():
+        transport.close()
+
+
 def finish(transport: asyncio.Transport) -> None:
     """Shut down the outgoing side after flushing the buffer. The socket closes when the client does the same."""
     if transport.is_closing():
         return
     if transport.can_write_eof():
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
     else:
         transport.close()  # TLS sends close_notify instead
 
@@ -572,7 +579,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def close_silent(self) -> None:
         """Close the socket if its client has not begun with AMQP."""
         if self.session is None and self._transport is not None:
-            self._transport.close()
+            close_once(self._transport)
 
     def abort(self) -> None:
         """Close the socket at once."""

@@ -32,7 +32,7 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
 from leveret.protocols.detect import TLS_RECORD
-from leveret.server.transport import SocketProtocol, Sockets, finish, shown_address
+from leveret.server.transport import SocketProtocol, Sockets, close_once, finish, shown_address
 
 logger = logging.getLogger("leveret.server")
 
@@ -365,7 +365,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
     def _close_below(self) -> None:
         """Close the socket when it has taken the output, or after a while."""
         self._closing = self._deaf = True
-        self._below.close()
+        close_once(self._below)
         self._limit_time()
 
     def _limit_time(self) -> None:

@@ -228,13 +228,13 @@ def leave_by_transaction(world: World, queue: ClassicQueue) -> None:
         leave_by_transaction,
     ],
 )
-@pytest.mark.parametrize("kind", ["classic", "quorum", "last-value", "sorted"])
+@pytest.mark.parametrize("kind", ["classic", "quorum", "last-value", "sorted", "grouped"])
 def test_without_a_window_a_key_lasts_until_the_message_leaves(
     world: World, kind: str, leave: Callable[[World, ClassicQueue], None]
 ) -> None:
     arguments: dict[str, Any] = {"queue_type": kind, "message_ttl": WINDOW, "max_length": 1}
-    if kind == "sorted":
-        arguments["sort_key"] = "rank"
+    if kind in ("sorted", "grouped"):
+        arguments["sort_key" if kind == "sorted" else "group_key"] = "other"
     queue = present(world, **arguments)
     assert push(world, queue, "a")
     world.sleep(WINDOW - 1)
@@ -345,7 +345,7 @@ def test_a_message_that_an_operator_moves_is_no_duplicate(world: World) -> None:
     head = dead.inspect().head()
     assert head is not None
     relocation = Relocation(dead)
-    assert relocation.move(head, head.message, [queue], lambda: None, "moved")
+    assert relocation.move(head, head.message, [queue], lambda _: None, "moved")
     relocation.commit(lambda: None)
     world.run()
     assert world.contents(queue) == ["message"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, TypeAlias, Union
 
 from leveret.broker.message import Entry
 
@@ -13,8 +13,8 @@ from leveret.broker.message import Entry
 MAX_BLOCK: Final = 1024
 
 
-class Blocks(deque[Entry]):
-    """Entries in the ascending order of a key, with the interface of a deque.
+class Blocks:
+    """Entries in the ascending order of a key, with the methods of a deque that a backlog uses.
 
     Attributes:
         key: Returns the key of an entry.
@@ -23,7 +23,6 @@ class Blocks(deque[Entry]):
     """
 
     def __init__(self, key: Callable[[Entry], Any]) -> None:
-        super().__init__()
         self.key = key
         self.blocks: list[list[Entry]] = []
         self.length = 0
@@ -35,12 +34,12 @@ class Blocks(deque[Entry]):
         for block in self.blocks:
             yield from block
 
-    def __getitem__(self, index: SupportsIndex) -> Entry:  # type: ignore[override]
-        block, at = self._locate(int(index))
+    def __getitem__(self, index: int) -> Entry:
+        block, at = self._locate(index)
         return self.blocks[block][at]
 
-    def __delitem__(self, index: SupportsIndex) -> None:  # type: ignore[override]
-        block, at = self._locate(int(index))
+    def __delitem__(self, index: int) -> None:
+        block, at = self._locate(index)
         self._remove(block, at)
 
     def _locate(self, index: int) -> tuple[int, int]:
@@ -129,12 +128,15 @@ class Blocks(deque[Entry]):
             return block[at]
         return self.blocks[number + 1][0] if number + 1 < len(self.blocks) else None
 
-    # The interface of a deque
+    # The methods of a deque: an entry always gets its place by its key
 
     def append(self, entry: Entry) -> None:
         self.add(entry)
 
     def appendleft(self, entry: Entry) -> None:
+        self.add(entry)
+
+    def insert(self, index: int, entry: Entry) -> None:
         self.add(entry)
 
     def extend(self, entries: Iterable[Entry]) -> None:
@@ -146,7 +148,7 @@ class Blocks(deque[Entry]):
             raise IndexError("pop from an empty list")
         return self._remove(0, 0)
 
-    def pop(self) -> Entry:  # type: ignore[override]
+    def pop(self) -> Entry:
         if not self.length:
             raise IndexError("pop from an empty list")
         return self._remove(len(self.blocks) - 1, len(self.blocks[-1]) - 1)
@@ -158,3 +160,7 @@ class Blocks(deque[Entry]):
     def clear(self) -> None:
         self.blocks = []
         self.length = 0
+
+
+# The entries of a backlog in memory, in the order of their sequence numbers.
+Entries: TypeAlias = Union[deque[Entry], Blocks]

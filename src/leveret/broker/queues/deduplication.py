@@ -50,6 +50,8 @@ _CHUNK_SHIFT: Final = 6
 _CHUNK_KEYS: Final = 1 << _CHUNK_SHIFT
 # The keys are in several tables, since a large one takes long to grow.
 _TABLES: Final = 64
+# Keys, as a power of two, whose memory is released in 1 µs.
+_RELEASE_SHIFT: Final = 3
 # Chunks that are dropped in one turn.
 _DROPPED_AT_ONCE: Final = 16
 # Milliseconds until expired keys are dropped that had to wait for the log.
@@ -428,26 +430,33 @@ class Deduplication(Timed):
         self._drop_chunk(chunk)
 
     def clear(self) -> Iterator[int]:
-        """Forget all keys at once. The returned steps remove them from the log."""
+        """Forget all keys at once. The returned steps remove them from the log, and release their memory."""
         self._broker.timers.cancel(self)
-        names = [chunk.name for chunk in self._chunks.values() if chunk.name]
+        chunks = list(self._chunks.values())
+        tables = self._tables
         self._tables = [{} for _ in range(_TABLES)]
         self._count = 0
         self._chunks = {}
         self._order = deque()
         self._stored = None
         self._transient = None
-        if not names:
-            return iter(())
-        # A start before the last step ignores the chunks below this number.
-        mark = metadata.make_key(self._owner, str(-self._next))
-        self._log.put(metadata.DEDUPLICATION, mark, b"")
-        return self._removing([mark, *names])
+        mark = ""
+        if any(chunk.name for chunk in chunks):
+            # A start before the last step ignores the chunks below this number.
+            mark = metadata.make_key(self._owner, str(-self._next))
+            self._log.put(metadata.DEDUPLICATION, mark, b"")
+        return self._releasing(chunks, tables, mark)
 
-    def _removing(self, names: list[str]) -> Iterator[int]:
-        while names:
-            self._log.put(metadata.DEDUPLICATION, names.pop(), None)
+    def _releasing(self, chunks: list[_Chunk], tables: list[dict[bytes, int]], mark: str) -> Iterator[int]:
+        while chunks:
+            chunk = chunks.pop()
+            if chunk.name:
+                self._log.put(metadata.DEDUPLICATION, chunk.name, None)
             yield 1
+        while tables:
+            yield 1 + (len(tables.pop()) >> _RELEASE_SHIFT)
+        if mark:
+            self._log.put(metadata.DEDUPLICATION, mark, None)
 
     # Recovery
 
@@ -497,8 +506,8 @@ def _digest_of(value: FieldValue) -> bytes:
     """Return the digest of a key. Text and bytes are equal if their bytes are, and whole numbers of all types by value."""
     if isinstance(value, str):
         data = b"s" + value.encode("utf-8", "surrogateescape")
-    elif isinstance(value, bytes):
-        data = b"s" + value
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        data = b"s" + bytes(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         data = b"i%d" % value
     else:

@@ -89,7 +89,7 @@ class ExchangeKeys(HiddenQueue):
         super().retract(entry)
         self.keys.forget(entry)
 
-    def take_back(self, message: Message) -> None:
+    def unpublish(self, message: Message) -> None:
         self.keys.forget(Entry(self, message, self.next_seq - 1))
 
     def insert_new(self, entry: Entry) -> None:

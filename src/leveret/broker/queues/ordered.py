@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.vhost import Vhost
 
-# Units of work to deliver a message, and to pass one that a `get` must not return.
-DELIVER_WORK: Final = 3
+# Units of work to deliver a message, to requeue one, and to pass one that a `get` must not return.
+DELIVER_WORK: Final = 6
+REQUEUE_WORK: Final = 6
 PASS_WORK: Final = 3
 # Objects that are released in one step, and that are released in 1 µs (as a power of two).
 RELEASED: Final = 512
@@ -303,6 +304,7 @@ class OrderedQueue(IndexedQueue):
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         if not self.deleted:
+            self.broker.work += REQUEUE_WORK
             self.put_back(entry)
         super().requeue(entry, failed)
 

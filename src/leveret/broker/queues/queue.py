@@ -284,7 +284,7 @@ class Queue(Destination):
         """Return whether a message that was routed here is a duplicate by now, for all of its queues; drop it then."""
         return False
 
-    def take_back(self, message: Message) -> None:
+    def unpublish(self, message: Message) -> None:
         """Forget the message of the latest publish, which another queue has rejected: it may be sent again."""
 
     def retract(self, entry: Entry) -> None:

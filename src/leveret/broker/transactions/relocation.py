@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from leveret.broker.delay import Delay
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.classic.queue import RETRY_COUNT
@@ -27,15 +28,15 @@ class Relocation(CommitWaiter):
         self._entries: list[Entry] = []
         self._done: Callable[[], None] | None = None
 
-    def copy(self, message: Message, queues: list[Queue], overlay: Callable[[], Overlay | None]) -> None:
+    def copy(self, message: Message, queues: list[Queue], overlay: Callable[[Queue], Overlay | None]) -> None:
         """Add a message to queues, which accept it. `overlay` returns a new overlay for each."""
         for queue in queues:
-            entry = queue.prepare(message, overlay())
+            entry = queue.prepare(message, overlay(queue))
             queue.hidden.add(entry.seq, message.size)
             self._entries.append(entry)
 
     def move(
-        self, source: Entry, message: Message, queues: list[Queue], overlay: Callable[[], Overlay | None], reason: str
+        self, source: Entry, message: Message, queues: list[Queue], overlay: Callable[[Queue], Overlay | None], reason: str
     ) -> bool:
         """Add a message to queues, and withdraw the entry `source` that it replaces, which is ready in the queue.
 
@@ -65,9 +66,26 @@ class Relocation(CommitWaiter):
             self._done()
 
 
-def refuses(queues: list[Queue], message: Message) -> bool:
-    """Return whether a queue has no room for a message."""
-    return any(queue.limits.would_reject(message) for queue in queues)
+def refuses(queues: list[Queue], message: Message, delay: Delay | None) -> bool:
+    """Return whether a queue has no room for a message with this delay."""
+    return any(queue.limits.would_reject(message, 0 if delay is None else delay.due_in(queue, 0)) for queue in queues)
+
+
+def overlay_in(queue: Queue, message: Message, overlay: Overlay | None, delay: Delay | None) -> Overlay | None:
+    """Return the overlay of a moved message in one of its queues.
+
+    Args:
+        queue: The queue.
+        message: The message.
+        overlay: A new overlay without the delay, None if nothing changes; it may be returned.
+        delay: The delay of the message, None for none.
+    """
+    if delay is None or queue not in delay.queues:
+        return overlay
+    if overlay is None:
+        return delay.overlay(message)
+    delay.add_to(overlay, message)
+    return overlay
 
 
 def moved_overlay(entry: Entry, address: bytes) -> Overlay | None:

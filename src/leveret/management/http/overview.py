@@ -34,6 +34,7 @@ _EXCHANGE_TYPES: Final = (
     "topic",
     "x-consistent-hash",
     "x-delayed-message",
+    "x-message-deduplication",
     "x-modulus-hash",
     "x-random",
     "x-recent-history",

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Literal
 
 from leveret.broker.bodies import size_of
+from leveret.broker.delay import Delay
 from leveret.broker.errors import AccessRefused, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.log import OK
-from leveret.broker.message import Entry, Message, make_address
+from leveret.broker.message import Entry, Message, Overlay, make_address
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import is_unroutable, resolve
-from leveret.broker.transactions.relocation import Relocation, moved_overlay, refuses
+from leveret.broker.routing import is_unroutable, resolve_delayed
+from leveret.broker.transactions.relocation import Relocation, moved_overlay, overlay_in, refuses
 from leveret.broker.vhost import Vhost
 from leveret.management.operations.browsing import (
     Found,
@@ -121,6 +122,25 @@ class Relocated(Reply, kw_only=True):
     cursor: str | None = None
 
 
+class Way:
+    """The way of one message.
+
+    Attributes:
+        address: The new address.
+        queues: The queues that get it.
+        delay: Its delay, None for none.
+    """
+
+    def __init__(self, address: bytes, queues: list[Queue], delay: Delay | None = None) -> None:
+        self.address = address
+        self.queues = queues
+        self.delay = delay
+
+    def overlay(self, entry: Entry, queue: Queue) -> Overlay | None:
+        """Return a new overlay for an entry that is moved to one of the queues."""
+        return overlay_in(queue, entry.message, moved_overlay(entry, self.address), self.delay)
+
+
 class _Addresses:
     """The target of a request: where a message goes."""
 
@@ -146,8 +166,8 @@ class _Addresses:
             check(self._context, self._vhost.name, "write", name)
             self._checked.add(name)
 
-    def of(self, found: Found) -> tuple[bytes, list[Queue]]:
-        """Return the new address of a message and its queues, none if it is unroutable."""
+    def of(self, found: Found) -> Way:
+        """Return the way of a message, which has no queues if it is unroutable."""
         request = self._request
         if request.to_exchange is not None:
             key = found.routing_key if request.routing_key is None else request.routing_key
@@ -156,24 +176,24 @@ class _Addresses:
             return self._by_origin_exchange(found)
         name = request.to_queue or origin_of(found)
         if not name:
-            return found.entry.message.address, []
+            return Way(found.entry.message.address, [])
         self._check_write(name)
         queue = self._vhost.find_queue(name)
-        return _address("", name), [] if queue is None or queue.lifetime.exclusive_owner is not None else [queue]
+        return Way(_address("", name), [] if queue is None or queue.lifetime.exclusive_owner is not None else [queue])
 
-    def _by_origin_exchange(self, found: Found) -> tuple[bytes, list[Queue]]:
+    def _by_origin_exchange(self, found: Found) -> Way:
         death = last_death(found.properties)
         name, keys = death.get("exchange"), death.get("routing-keys")
         key = keys[0] if isinstance(keys, list) and keys else None
         exchange = self._vhost.exchanges.get(name) if isinstance(name, str) else None
         if exchange is None or exchange.internal or not isinstance(name, str) or not isinstance(key, str):
-            return found.entry.message.address, []
+            return Way(found.entry.message.address, [])
         self._check_write(name)
         return route(self._context, self._vhost, name, key, found)
 
 
-def route(context: Context, vhost: Vhost, exchange: str, key: str, found: Found) -> tuple[bytes, list[Queue]]:
-    """Return the address of a message and its queues, as if the principal published it. Raises `BrokerError`."""
+def route(context: Context, vhost: Vhost, exchange: str, key: str, found: Found) -> Way:
+    """Return the way of a message, as if the principal published it. Raises `BrokerError`."""
     address = _address(exchange, key)
     path = vhost.route(address)
     if path.exchange.internal or path.owner or path.request:
@@ -181,11 +201,12 @@ def route(context: Context, vhost: Vhost, exchange: str, key: str, found: Found)
     if path.exchange.has_topics:
         check_topics(context, vhost.name, exchange, [key])
     if not path.depends:
-        return address, path.queues
+        return Way(address, path.queues)
     headers = found.properties.get("headers")
     # Without deduplication: a message that returns is no duplicate.
     table = headers if isinstance(headers, dict) else {}
-    return address, resolve(vhost, path.exchange, [key], table, found.entry.message, deduplicates=False)
+    queues, delay = resolve_delayed(vhost, path.exchange, [key], table, found.entry.message, deduplicates=False)
+    return Way(address, queues, delay)
 
 
 def _address(exchange: str, key: str) -> bytes:
@@ -271,11 +292,10 @@ class _Batches:
                 if not keeps and self._inspection.is_arriving(found.entry):
                     break
                 at += 1
-                address, queues = addresses.of(found)
-                message = found.entry.message
-                if self._stays(queues, message):
+                way = addresses.of(found)
+                if self._stays(way, found.entry.message):
                     continue
-                if self._put(relocation, found.entry, message, address, queues, keeps):
+                if self._put(relocation, found.entry, way, keeps):
                     self.result.messages += 1
                 else:
                     self.result.missing += 1
@@ -286,11 +306,11 @@ class _Batches:
             await loaded(self._queue)
         return batch[at:]
 
-    def _stays(self, queues: list[Queue], message: Message) -> bool:
+    def _stays(self, way: Way, message: Message) -> bool:
         """Return whether a message stays since no queue takes it, and count it."""
-        if is_unroutable(queues):
+        if is_unroutable(way.queues):
             self.result.unroutable += 1
-        elif refuses(queues, message):
+        elif refuses(way.queues, message, way.delay):
             self.result.refused += 1
         else:
             return False
@@ -300,16 +320,17 @@ class _Batches:
         """Count the messages that a move would move now, and those that would stay."""
         async for batch in self.found():
             for found in batch:
-                if not self._stays(addresses.of(found)[1], found.entry.message):
+                if not self._stays(addresses.of(found), found.entry.message):
                     self.result.messages += 1
                 await self._selection.turns.pause()
 
-    def _put(
-        self, relocation: Relocation, entry: Entry, message: Message, address: bytes, queues: list[Queue], keeps: bool
-    ) -> bool:
+    def _put(self, relocation: Relocation, entry: Entry, way: Way, keeps: bool) -> bool:
+        def overlay(queue: Queue) -> Overlay | None:
+            return way.overlay(entry, queue)
+
         if not keeps:
-            return relocation.move(entry, message, queues, lambda: moved_overlay(entry, address), MOVED)
-        relocation.copy(message, queues, lambda: moved_overlay(entry, address))
+            return relocation.move(entry, entry.message, way.queues, overlay, MOVED)
+        relocation.copy(entry.message, way.queues, overlay)
         return True
 
     async def delete(self) -> None:
@@ -410,22 +431,26 @@ async def resend(context: Context, request: Resend) -> Relocated:
     found = await find_message(context, queue, request.id)
     if found is None:
         return Relocated(missing=1, examined=1)
-    message, queues = _edited(context, queue.vhost, request, found)
-    if not queues:
+    message, way = _edited(context, queue.vhost, request, found)
+    if is_unroutable(way.queues):
         return Relocated(unroutable=1, examined=1)
-    if refuses(queues, message):
+    if refuses(way.queues, message, way.delay):
         return Relocated(refused=1, examined=1)
     inspection = queue.inspect()
     while inspection.is_arriving(found.entry):
         await loaded(queue)
     relocation = Relocation(queue)
-    moved = relocation.move(found.entry, message, queues, lambda: None, MOVED)
+
+    def overlay(target: Queue) -> Overlay | None:
+        return overlay_in(target, message, None, way.delay)
+
+    moved = relocation.move(found.entry, message, way.queues, overlay, MOVED)
     await commit(context, relocation)
     return Relocated(messages=int(moved), missing=int(not moved), examined=1)
 
 
-def _edited(context: Context, vhost: Vhost, request: Resend, found: Found) -> tuple[Message, list[Queue]]:
-    """Return the changed message and its queues."""
+def _edited(context: Context, vhost: Vhost, request: Resend, found: Found) -> tuple[Message, Way]:
+    """Return the changed message and its way."""
     exchange, key = request.exchange, request.routing_key
     if exchange is None:
         exchange, key = "", origin_of(found) if key is None else key
@@ -441,8 +466,7 @@ def _edited(context: Context, vhost: Vhost, request: Resend, found: Found) -> tu
     message = context.managed.codec.encode(_address(exchange, key), body, properties, context.principal.user)
     headers = properties.get("headers")
     changed = Found(Entry(found.entry.queue, message, 0), {"headers": headers or {}}, body)
-    _, queues = route(context, vhost, exchange, key, changed)
-    return message, queues
+    return message, route(context, vhost, exchange, key, changed)
 
 
 def _whole_payload(found: Found) -> bytes:

@@ -24,6 +24,7 @@ from typing import Final
 from leveret.broker import settlement
 from leveret.broker.log import Log, RecoveredQueue
 from leveret.broker.message import Entry, is_for
+from leveret.broker.queues.blocks import Entries
 
 CHUNK_ENTRIES: Final = 2048
 CHUNK_BYTES: Final = 1 << 20
@@ -42,7 +43,7 @@ _LOW: Final = 0 if sys.byteorder == "little" else 1
 SEQ: Final = attrgetter("seq")
 
 
-def _merge(group: deque[Entry], entries: list[Entry]) -> int:
+def _merge(group: Entries, entries: list[Entry]) -> int:
     """Merge sorted entries into a sorted group. Returns how many entries of the group were moved."""
     if not entries:
         return 0
@@ -260,7 +261,7 @@ class Backlog:
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.head: deque[Entry] = deque()
+        self.head: Entries = deque()
         self.chunks: deque[Chunk] = deque()
         self.young: deque[Entry] | None = None
         self.paged = 0

@@ -26,6 +26,7 @@ from leveret.broker.queues.record_batches import PACKED, RecordBatch
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Loaded, Log
+    from leveret.broker.queues.blocks import Entries
     from leveret.broker.queues.classic.queue import ClassicQueue
 
 # Limits of one read for a browser: entries, and bytes of their bodies; at least one entry.
@@ -114,7 +115,7 @@ class Browser:
                 self.seen[priority] = max(self.seen.get(priority, 0), read[0].seq)
                 read.popleft()
 
-    def _deliver_from(self, entries: deque[Entry], priority: int, limit: int) -> bool:
+    def _deliver_from(self, entries: Entries, priority: int, limit: int) -> bool:
         """Deliver unseen entries in memory up to the sequence number `limit` (0: all). Return False without credit."""
         seen = self.seen.get(priority, 0)
         if not entries or entries[len(entries) - 1].seq <= seen:
@@ -127,7 +128,7 @@ class Browser:
             self.seen[priority] = entry.seq
         return True
 
-    def _entries_above(self, entries: deque[Entry], seen: int) -> Iterable[Entry]:
+    def _entries_above(self, entries: Entries, seen: int) -> Iterable[Entry]:
         """Return the entries with a sequence number above `seen`, which the last entry has."""
         if entries[0].seq > seen:
             return entries

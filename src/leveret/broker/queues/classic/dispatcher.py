@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +28,7 @@ from leveret.broker.queues.rings import Rings
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
+    from leveret.broker.queues.blocks import Entries
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.loading import Waiting
 
@@ -507,7 +507,7 @@ class Dispatcher(Rings):
                 waiter.loaded()
 
 
-def _first_to_offer(entries: deque[Entry], passed: int) -> int:
+def _first_to_offer(entries: Entries, passed: int) -> int:
     """Return the index of the first entry with a sequence number above `passed`: all before it were offered."""
     if not passed:
         return 0

@@ -19,6 +19,7 @@ from leveret.broker.queues.loading import make_entry
 
 if TYPE_CHECKING:
     from leveret.broker.log import Loaded
+    from leveret.broker.queues.blocks import Entries
     from leveret.broker.queues.classic.queue import ClassicQueue
 
 # Runs of entries that one `skip` passes.
@@ -38,7 +39,7 @@ class ClassicWalk(Walk):
         super().__init__(queue)
         self._queue = queue
         self._copies: deque[Entry] = deque()
-        self._entries: deque[Entry] | None = None
+        self._entries: Entries | None = None
         self._chunk: Chunk | None = None
         self._begin = 0
         self._end = 0
@@ -150,7 +151,7 @@ class ClassicWalk(Walk):
         self._end = min(bisect_left(seqs, elsewhere) if elsewhere else len(seqs), bisect_right(seqs, self.until))
         return self._begin < self._end
 
-    def _find_in_memory(self, entries: deque[Entry], limit: int) -> bool:
+    def _find_in_memory(self, entries: Entries, limit: int) -> bool:
         """Find entries behind the place, up to the sequence number `limit` (0 for all)."""
         if not entries or entries[len(entries) - 1].seq <= self.seq:
             return False
@@ -196,7 +197,7 @@ class UnreadWalk(ClassicWalk):
         self.seq = lowest - 1
         return super()._find_run_in(level)
 
-    def _find_in_memory(self, entries: deque[Entry], limit: int) -> bool:
+    def _find_in_memory(self, entries: Entries, limit: int) -> bool:
         return False
 
 

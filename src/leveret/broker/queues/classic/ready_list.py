@@ -20,6 +20,7 @@ from leveret.broker.queues.classic.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Ba
 from leveret.broker.queues.loading import make_entry
 
 if TYPE_CHECKING:
+    from leveret.broker.queues.blocks import Entries
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.vhost import Vhost
 
@@ -365,7 +366,7 @@ class ReadyList:
             if entry.row is None:
                 overflow.store(entry)
 
-    def _storing(self, entries: deque[Entry], first: int) -> Iterator[int]:
+    def _storing(self, entries: Entries, first: int) -> Iterator[int]:
         """Write the entries from this index that are in no log to the overflow log, in steps."""
         if self.broker.overflow is None:
             return
@@ -617,7 +618,7 @@ class ReadyList:
                     self.load_more(queue, backlog)
 
 
-def _kept(head: deque[Entry], keep: int) -> int:
+def _kept(head: Entries, keep: int) -> int:
     """Return how many entries have `keep` bytes. At least one: the expiry timer is set to the first entry."""
     kept = 0
     count = 0

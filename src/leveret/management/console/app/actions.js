@@ -258,7 +258,7 @@ function BulkChange({ read, action }) {
 // Exchanges and bindings
 
 const EXCHANGE_TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-delayed-message",
-  "x-recent-history"];
+  "x-message-deduplication", "x-recent-history"];
 
 function DeclareExchange() {
   const state = useFields({ vhost: currentVhost(), name: "", type: "direct", durable: true, auto_delete: false, internal: false, arguments: "" });

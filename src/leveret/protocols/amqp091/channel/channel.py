@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Client, Consumer, Deliveries, Scope, UnackedOwner
-from leveret.broker.delay import Delay, take_back
+from leveret.broker.delay import Delay, unpublish
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
@@ -254,7 +254,7 @@ class Channel(UnackedOwner):
             if not queue.push(message):
                 accepted = False
         if not accepted:
-            take_back(message, queues)
+            unpublish(message, queues)
         if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
         confirms = self.confirms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody
-from leveret.broker.delay import take_back
+from leveret.broker.delay import unpublish
 from leveret.broker.errors import BrokerError
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
@@ -592,7 +592,7 @@ class IncomingLink(Link):
         if self.settled:
             return
         if full:
-            take_back(message, queues)
+            unpublish(message, queues)
             self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
             return
         state = descriptors.ACCEPTED
