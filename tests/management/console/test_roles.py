@@ -43,12 +43,14 @@ def test_an_administrator_grants_a_role_and_its_user_sees_what_it_allows(
 ) -> None:
     console.enter("users", team)
     console.see("No roles: tags and permissions decide what the user may do.")
-    for role, names in (("operator:", "^team\\."), ("observer:", ".*")):
-        console.click("Grant role")
-        console.choose("Role", role)
-        console.fill("Names of queues and exchanges", names)
-        console.click("Grant role", "dialog button")
-        console.see_dialog(False)
+    console.click("Grant role")
+    console.choose("Role", "operator:")
+    console.fill("Names of queues and exchanges", "^team\\.")
+    # A role that was granted since the page was read stays.
+    observer = {"role": "observer", "vhosts": ".*", "names": ".*"}
+    assert api("PUT", f"/leveret/roles/{team}", {"grants": [observer]}).status == 204
+    console.click("Grant role", "dialog button")
+    console.see_dialog(False)
     wait_until(lambda: len(api.get(f"/leveret/roles/{team}")) == 2, "the roles")
     console.click("Sign out")
     console.see("Sign in")

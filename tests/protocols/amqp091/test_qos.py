@@ -144,10 +144,11 @@ class TestByChannel:
         assert [item.consumer_tag for item in channel.deliveries()].count(b"free") == 4
 
     def test_a_full_window_does_not_stop_direct_replies(self) -> None:
-        channel = Site().channel()
+        site = Site()
+        channel = site.channel()
         channel.qos(1, everywhere=True)
         channel.consume("amq.rabbitmq.reply-to", no_ack=True)
-        reply_to = channel.declare("amq.rabbitmq.reply-to")
+        (reply_to,) = site.vhost.queues
         fill(channel, 1)
         channel.consume()
         assert len(channel.deliveries()) == 1

@@ -571,6 +571,13 @@ export function clearPermission({ user, vhost }) {
   });
 }
 
+/** Changes the roles of a user as they are now, which may not be those on the page. */
+async function changeRoles(user, change) {
+  const target = path("leveret", "roles", user);
+  const current = (await get(target)).map(({ role, vhosts, names }) => ({ role, vhosts, names }));
+  await call("PUT", target, { grants: change(current) });
+}
+
 /** Grants a role to a user, in addition to the others. */
 export function grantRole(user, grants) {
   openDialog("Grant role", () => html`<${GrantRole} user=${user} grants=${grants} />`);
@@ -588,7 +595,7 @@ function GrantRole({ user, grants }) {
   const state = useFields({ role: "viewer", vhosts: ".*", names: ".*" });
   const [added] = state;
   async function submit() {
-    await call("PUT", path("leveret", "roles", user), { grants: [...grants, added] });
+    await changeRoles(user, (current) => [...current, added]);
     return `Granted a role to '${user}'`;
   }
   return html`
@@ -604,12 +611,12 @@ function GrantRole({ user, grants }) {
 }
 
 export function revokeRole(user, revoked, grants) {
-  const kept = grants.filter((grant) => grant !== revoked);
+  const isOther = ({ role, vhosts, names }) => role !== revoked.role || vhosts !== revoked.vhosts || names !== revoked.names;
   confirmChange({
     title: "Revoke role",
-    text: html`Revokes the role ${revoked.role} of <b>${user}</b>. ${kept.length === 0 && "Without roles, permissions decide what the user may do here."}`,
+    text: html`Revokes the role ${revoked.role} of <b>${user}</b>. ${!grants.some(isOther) && "Without roles, permissions decide what the user may do here."}`,
     label: "Revoke role",
-    change: () => call("PUT", path("leveret", "roles", user), { grants: kept }),
+    change: () => changeRoles(user, (current) => current.filter(isOther)),
     done: `Revoked a role of '${user}'`,
   });
 }

@@ -305,7 +305,7 @@ const DEAD_LETTERS = {
       ],
       check: ({ gained }, answer) => {
         const [place] = ["pause", "invoices", "dead"].filter((short) => gained[short] > 0);
-        return { right: place === answer && place !== "pause", text: place ? `The message is in ${place}.` : "No queue has the message.", wait: place === "pause" };
+        return { right: place === answer && place !== "pause", text: place ? `The message is in ${place}.` : "No queue has the message.", wait: !place || place === "pause" };
       },
     },
   ],
