@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +28,11 @@ MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    directory = tmp_path / "data"
-    directory.mkdir(mode=0o700)
-    return directory
+def data_dir() -> Iterator[Path]:
+    """A data directory on the disk of the checkout, since temporary files may be in memory."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="doctor-") as directory:
+        yield Path(directory)
 
 
 def run(data_dir: Path, settings: dict[str, object] | None = None, *arguments: str) -> Result:
@@ -133,7 +135,8 @@ def test_a_data_directory_in_memory() -> None:
 
 def test_a_data_directory_on_a_network_file_system(data_dir: Path, tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n/dev/b {tmp_path}/dat ext4 rw 0 0\n")
+    beside = str(data_dir)[:-1]
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {data_dir.parent} nfs4 rw 0 0\n/dev/b {beside} ext4 rw 0 0\n")
     config = combine_config(("test", {"server": {"data_dir": data_dir}}))
     [found] = [one for one in check_directory(config, mounts=mounts) if one.check == "file system"]
     assert (found.level, found.found) == ("warning", f"{data_dir} is on nfs4")

@@ -295,7 +295,7 @@ def test_huge_bodies_that_never_end(process: LeveretProcess, beside: Neighbour) 
             peer.send_method(commands.Channel.Open(), number)
             peer.expect_method("Channel.OpenOk")
             peer.send_method(commands.Basic.Publish(routing_key="x"), number)
-            peer.send_bytes(header_frame(number, 100_000_000) + frame_bytes(3, number, bytes(1000)))
+            peer.send_bytes(header_frame(number, 20_000_000) + frame_bytes(3, number, bytes(1000)))
         beside.check()
         assert process.memory() - before < 64 * MIB
 

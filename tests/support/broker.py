@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -71,7 +70,8 @@ def basic_config() -> str:
 
 @cache
 def _port_locks() -> BinaryIO:
-    return open(Path(tempfile.gettempdir()) / f"leveret-tests-ports-{os.getuid()}", "ab")
+    # Not in TMPDIR, which need not be the same for all tests on a machine.
+    return open(f"/tmp/leveret-tests-ports-{os.getuid()}", "ab")
 
 
 def free_port() -> int:

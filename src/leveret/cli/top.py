@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import select
+import signal
 import sys
 import termios
 import time
@@ -328,12 +329,32 @@ def _keys() -> Iterator[int]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
+@contextmanager
+def _interrupts(screen: _Screen) -> Iterator[None]:
+    """End the screen on Ctrl-C. The exception alone may be lost, because Python ignores those that a destructor raises."""
+
+    def end(*_: object) -> None:
+        screen.press("q")
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _show_live(screen: _Screen, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    with suppress(KeyboardInterrupt), _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        _interrupts(screen),
+        _keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while not screen.ended:
             if not screen.paused:
                 screen.look()
