@@ -469,7 +469,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._room[:nbytes]
-        self.received(data if nbytes >= LARGE_READ else bytes(data))
+        session = self.session
+        if session is not None:
+            session.data_received(data if nbytes >= LARGE_READ else bytes(data))
+        else:
+            self.received(bytes(data))
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass input to the session, if there is one."""
