@@ -20,7 +20,7 @@ from leveret.config import VhostConfig
 from leveret.management import control_client
 from leveret.management.control_client import CallFailed
 from leveret.management.operations.shards import READY
-from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import FakeSession, Harness
 
 T = TypeVar("T")
@@ -144,7 +144,8 @@ class Cluster:
         """Send a line to the front, and return the line of the reply."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(30)
-            client.connect(str(self.directory / CONTROL_SOCKET))
+            with short_path(self.directory / CONTROL_SOCKET) as name:
+                client.connect(name)
             client.sendall(request)
             with client.makefile("rb") as lines:
                 return lines.readline()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pika
 
+from leveret.management.socket_path import short_path
 from tests.support.broker import CONNECT_TIMEOUT, LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
@@ -45,7 +46,8 @@ class Sharded(LeveretProcess):
         """Execute an operation in a shard, at its control socket. Raises `OSError` if it does not serve."""
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(CONNECT_TIMEOUT)
-            control.connect(str(self.data_dir / "shards" / f"{shard}.sock"))
+            with short_path(self.data_dir / "shards" / f"{shard}.sock") as path:
+                control.connect(path)
             control.sendall(json.dumps({"v": 1, "call": name, "arguments": arguments}).encode() + b"\n")
             answer = json.loads(control.makefile().readline())
         assert "error" not in answer, answer

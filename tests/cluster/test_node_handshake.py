@@ -25,6 +25,7 @@ from leveret.cluster.node_handshake import (
     Request,
 )
 from leveret.management.control_client import CallFailed
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.storage.cluster import LINK_FORMAT
 from tests.cluster.harness import Cluster
 from tests.support.polling import wait_until
@@ -224,7 +225,8 @@ def test_lists_of_a_shard_in_another_node(node: Node, monkeypatch: pytest.Monkey
     assert len(cluster.call("queues.list")) == 1000
     with socket.socket(socket.AF_UNIX) as operator:
         operator.settimeout(60)
-        operator.connect(str(cluster.directory / "control.sock"))
+        with short_path(cluster.directory / CONTROL_SOCKET) as name:
+            operator.connect(name)
         operator.sendall(b'{"v":1,"call":"queues.list"}\n')
         lines = operator.makefile("rb")
         assert lines.readline().startswith(b'{"v":1,"part":')

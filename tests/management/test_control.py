@@ -150,7 +150,8 @@ def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
     served = Served(tmp_path)
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
-        client.connect(str(served.path))
+        with short_path(served.path) as name:
+            client.connect(name)
         client.sendall(b'{"v": 1, "call": "status"}\n')
         assert client.recv(1)
         served.close()
@@ -162,8 +163,8 @@ def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
 
 
 def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / CONTROL_SOCKET))
+    with socket.socket(socket.AF_UNIX) as dead, short_path(tmp_path / CONTROL_SOCKET) as name:
+        dead.bind(name)
     with pytest.raises(NoBroker, match="no broker is running on"):
         control_client.call(tmp_path, "status")
     served = Served(tmp_path)
@@ -206,7 +207,8 @@ def test_no_directory_at_all(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / CONTROL_SOCKET))
+        with short_path(tmp_path / CONTROL_SOCKET) as name:
+            silent.bind(name)
         silent.listen()
         with pytest.raises(NoBroker, match="did not answer within"):
             control_client.call(tmp_path, "status", timeout=0.05)
@@ -214,7 +216,8 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_broker_that_stops(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / CONTROL_SOCKET))
+        with short_path(tmp_path / CONTROL_SOCKET) as name:
+            listener.bind(name)
         listener.listen()
 
         def hang_up() -> None:
