@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.management.control_client import CallFailed, call
+from leveret.management.control_client import call
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.cluster.sharded import Sharded, config, running
 from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.peers import amqp09
@@ -24,6 +27,10 @@ from tests.support.postgres import execute, postgres_settings, require_postgres,
 def dsn() -> str:
     require_postgres()
     return shared_server().database()
+
+
+class Refused(Exception):
+    """A node has refused an operation."""
 
 
 class Node(Sharded):
@@ -40,7 +47,15 @@ class Node(Sharded):
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Execute an operation at the front."""
-        return call(self.data_dir, operation, arguments)
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(CONNECT_TIMEOUT)
+            with short_path(self.data_dir / CONTROL_SOCKET) as path:
+                control.connect(path)
+            control.sendall(json.dumps({"v": 1, "call": operation, "arguments": arguments}).encode() + b"\n")
+            answer = json.loads(control.makefile().readline())
+        if "error" in answer:
+            raise Refused(answer["error"]["text"])
+        return answer["result"]
 
     def users(self) -> set[str]:
         return {user["name"] for user in self.ask("users.list")}
@@ -287,7 +302,7 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
             ("nodes.forget", {"name": "first"}, "node 'first' is alive"),
             ("nodes.forget", {"name": "third"}, "node 'third' does not exist"),
         ):
-            with pytest.raises(CallFailed, match=reason):
+            with pytest.raises(Refused, match=reason):
                 second.ask(operation, **arguments)
         second.publish("b", b"in b")
         assert second.bodies("b") == [b"in b"]
