@@ -160,7 +160,7 @@ def test_queues_with_consumers_wait_for_their_end(migration: Migration) -> None:
     channel.connection.process_data_events(0)
     done = migration.run("--messages")
     assert done.code == 1
-    assert "queue 'deep' in vhost '/': it has 1 consumers at the source; stop them first" in done.err
+    assert "queue 'deep' in vhost '/': it has consumers at the source (1); stop them first" in done.err
     assert migration.there("deep") == 0
     with interruptible(), migration.program.begin(*migration.arguments("--messages", "--follow")) as process:
         assert process.stderr is not None
@@ -200,11 +200,11 @@ def test_what_is_not_supported() -> None:
     rows = [queue, {**queue, "name": "t", "durable": False}, {**queue, "name": "e", "exclusive": True}]
     document = Document({"parameters": [{"component": "federation-upstream", "name": "f", "vhost": "v"}]})
     found = {item.object: item.effect for item in findings(document, {"rabbitmq_mqtt", "rabbitmq_top"}, rows)}
-    assert found.keys() == {
-        "plugin rabbitmq_mqtt",
-        "federation-upstream 'f' in vhost 'v'",
-        "queue 't' in vhost '/'",
-        "queue 'e' in vhost '/'",
+    assert found == {
+        "plugin rabbitmq_mqtt": "Leveret does not speak MQTT",
+        "federation-upstream 'f' in vhost 'v'": "imported, without effect",
+        "queue 't' in vhost '/'": "not moved: it is transient, and its clients declare it again",
+        "queue 'e' in vhost '/'": "not moved: it is exclusive, and its client declares it again",
     }
 
 

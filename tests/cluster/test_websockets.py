@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, cast
 
 import pytest
 
@@ -17,7 +16,7 @@ from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Close, Open
 from tests.cluster.joined import Cluster, joined
 from tests.cluster.linked import linked
-from tests.server.test_server import Wire
+from tests.server.test_websocket import wire_of
 from tests.support.peers.amqp10 import AMQP
 from tests.support.peers.websocket import WebSocketPeer, connect
 from tests.support.polling import wait_until
@@ -46,10 +45,6 @@ def use(port: int, test: Callable[[WebSocketPeer], Awaitable[None]]) -> None:
 def cluster() -> Iterator[Cluster]:
     with joined() as running:
         yield running
-
-
-def wire_of(peer: WebSocketPeer) -> Wire:
-    return Wire(cast(Any, peer), cast(Any, peer))
 
 
 def test_a_relayed_connection(cluster: Cluster) -> None:

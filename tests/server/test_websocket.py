@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,7 +23,6 @@ from leveret.server.server import Server
 from leveret.server.transport import SocketProtocol, Sockets
 from leveret.server.websocket import WebSocket, WebSocketProtocol, WebSocketSettings
 from tests.protocols.support import Site
-from tests.security.certificates import Authority
 from tests.server.test_server import Wire, run, serving
 from tests.support.peers.websocket import (
     BINARY,
@@ -68,6 +66,7 @@ async def listening(
 
 
 def wire_of(peer: WebSocketPeer) -> Wire:
+    """Return a client of AMQP 0-9-1 over a WebSocket."""
     return Wire(cast(Any, peer), cast(Any, peer))
 
 
@@ -360,23 +359,6 @@ def test_a_client_that_never_asks() -> None:
             await wait_until_async(lambda: not server.accepted)
 
     run(test)
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def context(authority: Authority) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("server"))
-    return context
-
-
-@pytest.fixture
-def trusting(authority: Authority) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(authority.path))
 
 
 @pytest.mark.parametrize("only", [True, False])

@@ -151,7 +151,7 @@ def test_consumers_of_the_source_are_named(pair: Pair) -> None:
     ):
         consumer.next(30)
         done = pair.program.run(*pair.arguments("consumed"))
-    assert "the source has 1 consumers" in done.err
+    assert "the source has consumers (1)" in done.err
 
 
 def test_addresses() -> None:

@@ -33,11 +33,11 @@ _SECOND: Final = 1000
 def backup(directory: Path, keep: int) -> None:
     """Back up a running broker to the directory DIR, which is created if it is missing.
 
-    The backup has everything that was confirmed before the command began. Clients are served meanwhile. Sealed segments are
-    hard links if DIR is on the same file system, and those that DIR has already are not copied again. Run it as the user of
-    the broker, or as root.
+    The backup has everything that was confirmed before the command began. The broker keeps serving clients. Sealed segments
+    are hard links if DIR is on the same file system, and those that DIR has already are not copied again. Run it as the
+    user of the broker, or as root.
 
-    Exit codes: 0 if the backup is complete, 1 if it failed, or if the broker itself lacks segments or uploads.
+    Exit codes: 0 if the backup is complete, 1 if it failed, or if files of segments or uploads are missing at the broker.
     """
     if selected_url() is not None:
         raise click.UsageError(
@@ -159,13 +159,13 @@ def _notes(restorer: Restorer) -> list[str]:
     if shards > 1:
         notes.append(f"the broker had {shards} shards: 'cluster.shards' must be at least {shards}")
     for log in manifest.logs:
-        for setting, where, place in (
+        for setting, directory, place in (
             ("streams.directory", log.streams, "streams"),
             ("uploads.directory", log.uploads, "staged"),
         ):
-            if where:
+            if directory:
                 notes.append(
-                    f"'{setting}' was set: what was in {where} is in {restorer.target / log.path / place}; move it there,"
-                    " or start without the setting"
+                    f"'{setting}' was set: the files of {directory} are in {restorer.target / log.path / place}; move them"
+                    " there, or start without the setting"
                 )
     return notes

@@ -93,7 +93,7 @@ def queue(source: str, destination: str, arguments: tuple[str, ...], follow: boo
             found = await moving.source_length()
             if found.consumers:
                 progress.say(
-                    f"the source has {found.consumers} consumers, which take messages, too: the order is kept only"
+                    f"the source has consumers ({found.consumers}), which take messages, too: the order is kept only"
                     " without them"
                 )
             try:

@@ -421,7 +421,7 @@ class Composition:
         self.broker.end_turn()
 
     def warn_about_vhosts(self, existing: Container[str]) -> None:
-        """Log a warning for each vhost that does not exist, but that a user has permissions in, or a shovel runs in."""
+        """Log a warning for each missing vhost in which a user has permissions, or a static shovel runs."""
         for user in self.users.users():
             for name in user.permissions:
                 if name not in existing:
@@ -522,7 +522,7 @@ def configured_ports(config: Config) -> dict[str, int]:
 
 
 def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
-    """Return the listener for WebSockets, or None without one. Imports the extra, which other brokers do not need."""
+    """Return the listener for WebSockets, None if it is disabled. Imports the extra, which other brokers do not need."""
     settings = config.websocket
     if not settings.enabled:
         return None

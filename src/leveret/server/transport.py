@@ -301,7 +301,7 @@ def break_cycle(transport: SelectorTransport) -> None:
 
 
 def close_once(transport: asyncio.Transport) -> None:
-    """Close a transport, unless it is closing. asyncio's TLS transport cannot be aborted any more after a second close."""
+    """Close a transport, unless it is closing. asyncio's TLS transport cannot be aborted after a second close."""
     if not transport.is_closing():
         transport.close()
 
@@ -331,7 +331,7 @@ def _is_local(address: tuple[str | int, ...]) -> bool:
 
 
 def shown_address(address: tuple[str | int, ...] | str) -> str:
-    """Return an address for people."""
+    """Return an address as messages show it."""
     if not isinstance(address, tuple):
         return str(address) or "local"
     host = str(address[0])

@@ -330,7 +330,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
     # The end
 
     def _end(self, connection: Connection, closed: CloseConnection) -> None:
-        """Handle the client's close, or what wsproto makes of invalid frames, which leaves the connection open."""
+        """Handle a close of the client, or one that wsproto reports for invalid frames, with the connection still open."""
         state = connection.state
         if state is ConnectionState.OPEN:
             self._fail(closed.code, closed.reason or "")
@@ -340,7 +340,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._close_below()
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close the WebSocket because of its input, of which the rest is ignored."""
+        """Close the WebSocket because of its input, and ignore the rest of that."""
         name = self._name()
         logger.info("%s: closed the WebSocket with %d: %s", name, code, reason, extra={"peer": name})
         self._send_close(code, reason)

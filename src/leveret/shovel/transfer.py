@@ -24,7 +24,7 @@ from leveret.shovel.uris import AMQP091, AMQP10
 
 # Bytes of unconfirmed messages above which no message is taken.
 MAX_UNCONFIRMED: Final = 32 << 20
-# Seconds for the destination to confirm what was published when a run is cancelled.
+# Seconds for the destination to confirm published messages when a run is cancelled.
 SETTLE_TIMEOUT: Final = 0.5
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002

@@ -143,7 +143,9 @@ class QueueMoves:
             if not length.messages:
                 queue.problem = ""
             elif length.consumers and not self._with_consumers:
-                self._note(queue, f"it has {length.consumers} consumers at the source; stop them first")
+                self._note(
+                    queue, f"it has consumers at the source ({length.consumers}); stop them first, or add --with-consumers"
+                )
             elif self._follows or key not in self._failed:
                 if len(self._moves) >= MAX_MOVES:
                     return True

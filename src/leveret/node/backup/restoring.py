@@ -36,8 +36,8 @@ class _Expected(NamedTuple):
 class Restorer:
     """The restore of one backup.
 
-    A broker does not start on a directory whose restore was interrupted: its marker says that there is a database, and each
-    database gets its name last.
+    A broker does not start on a directory whose restore was interrupted: the marker of the log says that there is a
+    database, and each database gets its name last.
 
     Args:
         directory: The directory of backups, locked.
@@ -77,15 +77,15 @@ class Restorer:
             owner = os.stat(self.target)
             for log in self.manifest.logs:
                 self._restore_log(log)
-            # That of the data directory itself comes last: without it, no broker starts.
+            # The database of the data directory itself comes last: without it, no broker starts.
             for log in reversed(self.manifest.logs):
                 self._complete(self.target / log.path)
             disk.sync_directory(self.target.parent)
             self._hand_over((owner.st_uid, owner.st_gid))
         except OSError as error:
             self._remove(is_new)
-            where = error.filename or self.target
-            raise BackupFailed(f"the backup cannot be restored: {error.strerror} ({where})") from None
+            path = error.filename or self.target
+            raise BackupFailed(f"the backup cannot be restored: {error.strerror} ({path})") from None
         except BaseException:
             self._remove(is_new)
             raise
