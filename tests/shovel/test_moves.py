@@ -125,7 +125,8 @@ def test_a_destination_that_refuses_keeps_the_rest_at_the_source(pair: Pair) -> 
     fill(pair.source.url(), "full", 20)
     options = ("--argument", "x-max-length=0", "--argument", "x-overflow=reject-publish")
     done = pair.program.run(*pair.arguments("full", *options))
-    assert done.code != 0
+    assert done.code == 1
+    assert "moved 0 messages" in done.err and "the server refused the message" in done.err
     assert length(pair.source.url(), "full") == 20
 
 
