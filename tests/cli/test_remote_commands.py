@@ -92,6 +92,25 @@ def test_every_list_has_a_remote_form(broker: LeveretProcess, command: list[str]
     assert remote == local
 
 
+def test_top(broker: LeveretProcess) -> None:
+    url = http_url(broker)
+    local = Commands(broker.data_dir)
+    local.ok("queues", "add", "shown")
+    options = ("top", "--json", "--interval", "0.1")
+    changing = ("uptime", "memory")
+    remote, here = (
+        {key: value for key, value in json.loads(shown).items() if key not in changing}
+        for shown in (ok("--url", url, *options), local.ok(*options))
+    )
+    assert remote == here
+    assert [queue["name"] for queue in remote["queues"]] == ["shown"]
+    assert "shown" in ok("top", "--once", "--interval", "0.1", environment={"LEVERET_URL": url})
+    local.ok("queues", "delete", "shown")
+    assert "Not administrator user" in run("--url", http_url(broker, "monitor"), "top", "--once").output
+    # Its operations are not in the log at the default level, which would have one each second.
+    assert "statistics.changes" not in broker.log()
+
+
 def test_the_environment_selects_the_broker(broker: LeveretProcess) -> None:
     environment = {"LEVERET_URL": http_url(broker)}
     assert "guest" in ok("users", environment=environment)
@@ -170,7 +189,7 @@ def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
             assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
 
 
-@pytest.mark.parametrize("name", ["statistics.changes", "users.authenticate", "users.resume", "backup.start"])
+@pytest.mark.parametrize("name", ["users.authenticate", "users.resume", "backup.start"])
 def test_internal_operations_are_not_available(broker: LeveretProcess, name: str) -> None:
     from leveret.management.control_client import CallFailed
     from leveret.management.http_client import HttpControl
