@@ -10,7 +10,8 @@ import pytest
 
 from leveret.cluster.front_session import FrontProtocols
 from leveret.server.server import Server
-from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+from leveret.server.websocket import WebSocketProtocol
+from leveret.server.websocket_request import WebSocketSettings
 from leveret.wire.amqp10.frames import FrameReader
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Close, Open
@@ -57,6 +58,7 @@ def test_a_relayed_connection(cluster: Cluster) -> None:
         own = peer.writer.get_extra_info("sockname")[1]
         assert described.name == f"127.0.0.1:{own} -> 127.0.0.1:{port}"
         assert not described.tls
+        assert described.websocket_path == "/ws"
         await wire.send(1, "channel.open")
         await wire.expect("channel.open-ok")
         await wire.send(0, "connection.close", reply_code=200)

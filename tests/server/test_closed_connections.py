@@ -33,7 +33,8 @@ from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.tls import TlsProtocol
 from leveret.server.transport import SocketProtocol
-from leveret.server.websocket import WebSocket, WebSocketProtocol, WebSocketSettings
+from leveret.server.websocket import WebSocket, WebSocketProtocol
+from leveret.server.websocket_request import WebSocketSettings
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
 from tests.server.test_websocket import wire_of

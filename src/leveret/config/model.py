@@ -151,6 +151,13 @@ class WebSocketConfig(Section, frozen=True, kw_only=True):
             "Clients outside of browsers need none."
         ),
     ] = field(default_factory=list)
+    trusted_proxies: Annotated[
+        list[Name],
+        about(
+            "Addresses and networks, such as `10.1.0.0/16`, of proxies whose header `X-Forwarded-For` names "
+            "[the client](websocket.md#behind-a-proxy). The header of others is ignored."
+        ),
+    ] = field(default_factory=list)
 
 
 class AmqpConfig(Section, frozen=True, kw_only=True):

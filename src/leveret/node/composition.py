@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Container, Iterable
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -527,13 +528,15 @@ def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
     if not settings.enabled:
         return None
     try:
-        from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+        from leveret.server.websocket import WebSocketProtocol
+        from leveret.server.websocket_request import WebSocketSettings
     except ImportError as error:
         raise ConfigError(
             f"{config_name}: 'websocket.enabled' is set, which needs the extra leveret[websocket]; {error}"
         ) from None
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
-    accepted = WebSocketSettings(settings.path, origins)
+    proxies = tuple(ip_network(network) for network in settings.trusted_proxies)
+    accepted = WebSocketSettings(settings.path, origins, proxies)
     is_plain = config.server.plain if settings.plain is None else settings.plain
     return Endpoint("websocket", WS if is_plain else WSS, settings.path, partial(WebSocketProtocol, accepted))
 
