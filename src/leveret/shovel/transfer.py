@@ -137,6 +137,14 @@ class Transfer:
         """Number of messages that the destination has not confirmed."""
         return len(self._pending)
 
+    @property
+    def idle_time(self) -> float:
+        """Seconds since the source sent data, if everything before is published and confirmed, otherwise 0."""
+        is_busy = self._pending or self._acknowledging or self._source.consumer.core.messages
+        if is_busy or not self._destination.channel.core.flowing:
+            return 0.0
+        return self._source.connection.driver.silence
+
     async def run(self) -> None:
         """Move messages until the limit is reached. Raises `Error` when either end fails."""
         moving = asyncio.create_task(self._move())
