@@ -410,10 +410,13 @@ class Leases(Timed):
         return max(self.retired[path], self.pinned_until, *holders.values())
 
     def _schedule(self) -> None:
-        if self.retired:
-            self.timers.at(max(min(map(self._due, self.retired)), 1), self)
-        else:
+        if not self.retired:
             self.timers.cancel(self)
+        elif self.pinned_until > self.timers.now():
+            # Many files may be retired during a backup, so they are not searched each time.
+            self.timers.at(self.pinned_until, self)
+        else:
+            self.timers.at(max(min(map(self._due, self.retired)), 1), self)
 
 
 class Segments:
