@@ -61,8 +61,8 @@ class SegmentKeeper:
         target = self._directory.segments / segment.path
         if target.exists():
             size = target.stat().st_size
-            if size != segment.octets:
-                raise BackupFailed(f"{target} has {size} bytes, expected {segment.octets}; delete it")
+            if size != segment.bytes:
+                raise BackupFailed(f"{target} has {size} bytes, expected {segment.bytes}; delete it")
             if segment.path not in self._durable:
                 self._copier.note(target.parent)
             self.unchanged += 1
@@ -74,14 +74,14 @@ class SegmentKeeper:
         with reading:
             disk.make_directories(target.parent, root=self._directory.segments)
             self._copier.note(target.parent)
-            if source.link(segment.path, segment.octets, target):
+            if source.link(segment.path, segment.bytes, target):
                 self.linked += 1
                 return ""
             crc = Crc32()
             partial = target.with_name(f"{target.name}{PARTIAL}")
             partial.unlink(missing_ok=True)
             size = self._copier.copy(reading, location, partial, source.mode(reading), crc)
-        if (size, crc.hexdigest()) != (segment.octets, crc_text(segment.crc32)):
+        if (size, crc.hexdigest()) != (segment.bytes, crc_text(segment.crc32)):
             partial.unlink()
             return f"the segment {location} is damaged"
         partial.rename(target)
@@ -204,7 +204,7 @@ class LogCopier:
             if problem:
                 self._miss(segment.path, problem)
             else:
-                self.copied.segments.append(CopiedSegment(path=segment.path, bytes=segment.octets, crc32=segment.crc32))
+                self.copied.segments.append(CopiedSegment(path=segment.path, bytes=segment.bytes, crc32=segment.crc32))
 
     def _miss(self, name: str, problem: str) -> None:
         self.copied.missing.append(name)

@@ -95,7 +95,7 @@ class StoredBackup:
             if kind == metadata.STREAM_SEGMENT and not log.left_out:
                 segment = Segment.unpack(value)
                 name = segment.path
-                is_there = segments.get(name) == CopiedSegment(path=name, bytes=segment.octets, crc32=segment.crc32)
+                is_there = segments.get(name) == CopiedSegment(path=name, bytes=segment.bytes, crc32=segment.crc32)
             elif kind == metadata.STAGED:
                 upload = metadata.unpack(value)
                 name = upload["file"]
