@@ -102,12 +102,7 @@ class DatabaseCopy(LogCopy):
     # In the thread that syncs
 
     def _sync_part(self) -> None:
-        free = shutil.disk_usage(self._path.parent).free
-        if free < self._keep_free:
-            raise OSError(
-                0,
-                f"{free} bytes are free on the disk of the broker, which needs {self._keep_free} (limits.disk_free)",
-            )
+        check_free(self._path.parent, self._keep_free)
         disk.sync_file(self._path)
 
     def _finish(self) -> None:
@@ -124,6 +119,17 @@ class DatabaseCopy(LogCopy):
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
         self.problem = problem
+
+
+def check_free(directory: Path, keep_free: int) -> None:
+    """Raise `OSError` if less than this number of bytes is free on the disk of a directory."""
+    free = shutil.disk_usage(directory).free
+    if free < keep_free:
+        raise OSError(
+            0,
+            f"{free} bytes are free on the disk of the broker, which needs {keep_free} (limits.disk_free, storage.reserve)",
+            str(directory),
+        )
 
 
 def _reason(error: Exception) -> str:
