@@ -135,6 +135,20 @@ class TestWithOtherFeatures:
         queue.reject(entry)
         assert world.contents(queue) == ["2"]
 
+    @pytest.mark.parametrize("persistent", [True, False])
+    def test_a_rejected_message_is_delivered_again_after_a_delay(self, world: World, persistent: bool) -> None:
+        queue = declare(world, **{"x-retry-delays": "5s"})
+        put(world, queue, 1, 2, persistent=persistent)
+        taker = Taker(queue, credit=1)
+        world.run()
+        queue.reject(taker.taken.pop())
+        world.run()
+        put(world, queue, 3, 0)
+        world.sleep(6000)
+        taker.give(-1)
+        world.run()
+        assert taker.bodies() == ["0", "1", "2", "3"]
+
     def test_a_selective_consumer_gets_its_messages_in_order(self, world: World) -> None:
         queue = declare(world)
         put(world, queue, 30, 20, 31, 10)

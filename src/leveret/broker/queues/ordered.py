@@ -298,6 +298,10 @@ class OrderedQueue(IndexedQueue):
     def put_back(self, entry: Entry) -> None:
         """Add an acquired entry that is requeued to the order of delivery."""
 
+    def hold(self, entry: Entry, due: int) -> None:
+        self.ordering.settled(entry)  # one that is delivered again after a delay gets a new place then
+        super().hold(entry, due)
+
     def _note_inserted(self, entry: Entry) -> None:
         self.index(entry)
         super()._note_inserted(entry)
