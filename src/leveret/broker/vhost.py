@@ -36,7 +36,6 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
-from leveret.broker.exchanges.table import Table
 from leveret.broker.firehose import Firehose
 from leveret.broker.indexing import check_indexed
 from leveret.broker.jobs import logged
@@ -52,6 +51,7 @@ from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, p
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, destinations_of, resolve, resolve_delayed
 from leveret.broker.statistics import VhostStatistics
+from leveret.broker.table import Table
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.values import FieldTable, Frozen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from leveret.broker.values import FieldValue
 from tests.broker.leases.support import restart
 from tests.broker.support import Keeper, Taker, World, text_of
 from tests.broker.test_policies import set_policy
+from tests.support.queues import classic
 
 
 def declare(world: World, key: str = "group", /, **arguments: Any) -> Queue:
@@ -406,6 +409,17 @@ class TestWithOtherFeatures:
         put(world, queue, "a2", "a3")
         assert (can_deliver("a"), can_deliver("b")) == (False, True)
 
+    def test_an_immediate_message_after_a_purge(self, world: World) -> None:
+        queue = declare(world)
+        holder = Taker(queue, credit=1)
+        put(world, queue, "a1", "a2", *["b1"] * 3000)
+        world.run()
+        queue.purge()
+        assert world.posted  # the groups are purged in steps
+        holder.give(1)
+        assert queue.can_deliver_now(world.message(headers={"group": "a"}))
+        assert queue.can_deliver_now(world.message(headers={"group": "b"}))
+
     def test_a_paused_queue_continues(self, world: World) -> None:
         queue = declare(world)
         holder = Taker(queue, credit=1)
@@ -493,6 +507,46 @@ class TestAtAnyScale:
         assert other.bodies() == ["other"]
         assert queue.purge() == 2000
         assert world.broker.work <= 2 * STEP_WORK
+
+    @pytest.mark.parametrize("held", [False, True])
+    @pytest.mark.parametrize("operation", ["purge", "delete", "delete and dead-letter"])
+    def test_the_memory_of_a_group_is_released_in_steps(self, world: World, operation: str, held: bool) -> None:
+        queue = classic(declare(world))
+        holder = Taker(queue, credit=int(held))
+        world.broker.holders[Keeper(holder)] = None
+        put(world, queue, "a0", *["a1"] * 20_000, *[f"{chr(number)}1" for number in range(1000, 3000)])
+        world.run()
+        entries = list(queue.ready.backlog.head)
+        queue.purge() if operation == "purge" else queue.delete(operation != "delete")
+        kept = _references(entries)
+        while world.posted:
+            world.posted.pop(0)()
+            world.end_turn()
+            before, kept = kept, _references(entries)
+            assert before - kept < 10_000
+        assert kept == _references([object() for _ in entries])
+
+    def test_the_memory_of_the_groups_of_a_holder_is_released(self, world: World) -> None:
+        queue = classic(declare(world))
+        holder = Taker(queue)
+        groups = [chr(number) for number in range(1000, 4000)]
+        put(world, queue, *[f"{group}1" for group in groups])
+        world.run()
+        holder.give(0)
+        put(world, queue, *[f"{group}2" for group in groups])
+        world.run()
+        entries = list(queue.ready.backlog.head)
+        queue.purge()
+        world.run()
+        assert _references(entries) == _references([object() for _ in entries])
+        put(world, queue, "b1")
+        holder.give(-1)
+        world.run()
+        assert holder.bodies()[3000:] == ["b1"]
+
+
+def _references(objects: Sequence[object]) -> int:
+    return sum([sys.getrefcount(item) for item in objects])
 
 
 class _Model:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from leveret.broker.arguments import EXCHANGE_ARGUMENTS, parse_arguments
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.table import Table
-from leveret.broker.queues.deduplication import exchange_deduplication
+from leveret.broker.queues.deduplication_settings import exchange_deduplication
 from leveret.broker.queues.exchange_keys import ExchangeKeys
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.message import Entry, Message, Overlay
-from leveret.broker.queues.deduplication import Deduplication, DeduplicationSettings
+from leveret.broker.queues.deduplication import Deduplication
+from leveret.broker.queues.deduplication_settings import DeduplicationSettings
 from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:

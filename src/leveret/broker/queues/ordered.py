@@ -21,6 +21,7 @@ from leveret.broker.queues.classic.expiry import EXPIRED
 from leveret.broker.queues.classic.ready_list import ReadyList
 from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.loading import Waiting
+from leveret.broker.queues.releasing import releasing_blocks
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 DELIVER_WORK: Final = 6
 REQUEUE_WORK: Final = 6
 PASS_WORK: Final = 3
-# Objects that are released in one step, and that are released in 1 µs (as a power of two).
-RELEASED: Final = 512
-RELEASE_SHIFT: Final = 4
 # Places of `passed` (as a power of two) that are compared in 1 µs.
 PASSED_SHIFT: Final = 4
 # Number of scopes for which `get` notes how far it has looked.
@@ -254,20 +252,7 @@ class OrderedDispatcher(Dispatcher):
         self.order = Blocks(key)
         self.offered = self.lowest
         self.passed = {}
-        return _releasing_blocks(blocks)
-
-
-def _releasing_blocks(blocks: list[list[Entry]]) -> Iterator[int]:
-    while blocks:
-        yield len(blocks.pop()) >> RELEASE_SHIFT
-
-
-def releasing(objects: dict[Any, Any]) -> Iterator[int]:
-    """Release the objects of a dictionary in steps."""
-    while objects:
-        for _ in range(min(len(objects), RELEASED)):
-            objects.popitem()
-        yield RELEASED >> RELEASE_SHIFT
+        return releasing_blocks(blocks)
 
 
 class OrderedQueue(IndexedQueue):

@@ -17,7 +17,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import grouped, last_value, sorted_queue
 from leveret.broker.queues.classic import queue as classic
 from leveret.broker.queues.classic import quorum
-from leveret.broker.queues.deduplication import queue_deduplication
+from leveret.broker.queues.deduplication_settings import queue_deduplication
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams import queue as stream
 from leveret.broker.values import FieldTable

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.message import Entry
 from leveret.broker.queues.capabilities import LEASE
-from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue, releasing
+from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable, FieldValue
 
 if TYPE_CHECKING:
@@ -53,15 +54,15 @@ def order_of(value: FieldValue, seq: int) -> Place:
     return 4, repr(value)[:MAX_COMPARED], seq
 
 
-def _by(places: dict[int, Place]) -> Callable[[Entry], Place]:
-    return lambda entry: places[entry.seq]
+def _by(places: Table[int, Place]) -> Callable[[Entry], Place | None]:
+    return lambda entry: places.get(entry.seq)
 
 
 class _Dispatcher(OrderedDispatcher):
     """Delivery in the order of the values. `places` has the place of each entry in the queue, by its sequence number."""
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
-        places: dict[int, Place] = {}
+        places: Table[int, Place] = Table()
         super().__init__(broker, single_active, _by(places), LOWEST)
         self.places = places
 
@@ -70,19 +71,19 @@ class _Dispatcher(OrderedDispatcher):
 
     def insert(self, entry: Entry, place: Place) -> None:
         """Add a ready entry."""
-        self.places[entry.seq] = place
+        self.places.put(entry.seq, place)
         self.offer(entry)
 
     def forget(self, entry: Entry) -> None:
-        if entry.seq in self.places:
+        if self.places.get(entry.seq) is not None:
             self.order.discard(entry)
-            del self.places[entry.seq]
+            self.places.pop(entry.seq)
 
     def forget_ready(self) -> Iterator[int]:
         # Acquired entries get their places again when they are requeued.
         places = self.places
-        self.places = {}
-        return chain(self.forget_order(_by(self.places)), releasing(places))
+        self.places = Table()
+        return chain(self.forget_order(_by(self.places)), places.releasing())
 
 
 class SortedQueue(OrderedQueue):
@@ -112,7 +113,7 @@ class SortedQueue(OrderedQueue):
         return order_of(self.broker.decode_headers(message).get(self.header), entry.seq)
 
     def index(self, entry: Entry) -> None:
-        if entry.seq not in self.sorting.places:
+        if self.sorting.places.get(entry.seq) is None:
             self.sorting.insert(entry, self._place_of(entry))
 
     def put_back(self, entry: Entry) -> None:

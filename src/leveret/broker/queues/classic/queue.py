@@ -38,7 +38,8 @@ from leveret.broker.queues.classic.inspection import ClassicInspection
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
-from leveret.broker.queues.deduplication import Deduplication, queue_deduplication
+from leveret.broker.queues.deduplication import Deduplication
+from leveret.broker.queues.deduplication_settings import queue_deduplication
 from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
