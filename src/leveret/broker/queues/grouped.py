@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.capabilities import LEASE
@@ -27,20 +27,17 @@ from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.releasing import releasing, releasing_blocks
 from leveret.broker.table import RELEASED, Table
-from leveret.broker.values import FieldTable, Frozen, compact_key
+from leveret.broker.values import Frozen, compact_key
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
 KEY: Final = "x-group-key"
 # The value of the argument for the property of AMQP 1.0, which JMS calls JMSXGroupID.
 GROUP_ID: Final = "group-id"
-# Units of work to insert a message, and bytes of its headers (as a power of two) that are decoded in one unit.
-INSERT_WORK: Final = 5
-DECODE_SHIFT: Final = 6
 
 
 class _Holder:
@@ -225,13 +222,17 @@ class _Dispatcher(OrderedDispatcher):
         if key is None:
             self.offer(entry)
             return
+        self._add(entry, self._group_of(key))
+
+    def _group_of(self, key: Frozen) -> _Group:
+        """Return the group with a key."""
         group = self.groups.get(key)
         if group is None:
             group = _Group(key, self.epoch)
             self.groups.put(key, group)
         elif group.epoch != self.epoch:
             self._renew(group)
-        self._add(entry, group)
+        return group
 
     def put_back(self, entry: Entry) -> bool:
         """Add an unacked entry that is requeued. Return False if it is of no group, or its group is unknown."""
@@ -468,33 +469,20 @@ class _Dispatcher(OrderedDispatcher):
 
 
 class GroupedQueue(OrderedQueue):
-    """One queue of one vhost with message groups. `header` is the name of the header with the group."""
+    """One queue of one vhost with message groups."""
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a queue with message groups, which stick to one consumer"}
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        grouping = _Dispatcher(vhost.broker, settings.single_active_consumer)
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings, grouping)
+    def __init__(self, definition: QueueDefinition) -> None:
+        grouping = _Dispatcher(definition.vhost.broker, definition.settings.single_active_consumer)
+        super().__init__(definition, grouping, KEY)
         self.grouping = grouping
-        self.header: str = settings.known[KEY]
 
     def _key_of(self, message: Message) -> Frozen:
         """Return the group of a message, None if it has none."""
-        broker = self.broker
-        broker.work += INSERT_WORK + (len(message.header) >> DECODE_SHIFT)
-        value = broker.decode_headers(message).get(self.header)
+        value = self.read_headers(message).get(self.header)
         if value is None and self.header == GROUP_ID:
-            value = broker.property_of(message, GROUP_ID)
+            value = self.broker.property_of(message, GROUP_ID)
         key = compact_key(value)
         return None if key == "" else key
 

@@ -14,7 +14,7 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.indexed import IndexedQueue
@@ -25,7 +25,7 @@ from leveret.broker.values import FieldTable, Frozen, compact_key
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
 KEY: Final = "x-last-value-key"
 DEFAULT_KEY: Final = "qpid.LVQ_key"
@@ -79,19 +79,9 @@ class LastValueQueue(IndexedQueue):
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     replacing: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
-        self.header: str = settings.known.get(KEY, DEFAULT_KEY)
+    def __init__(self, definition: QueueDefinition) -> None:
+        super().__init__(definition)
+        self.header: str = definition.settings.known.get(KEY, DEFAULT_KEY)
         self.needle = self.header.encode("utf-8", "surrogateescape")
         self.latest: Table[Frozen, Entry] = Table()
         self.keys: deque[Frozen] = deque()

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, AVAILABLE, Entry, expires_at
 from leveret.broker.queues.blocks import Blocks
@@ -27,10 +26,12 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
+    from leveret.broker.message import Message
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
-# Units of work to deliver a message, to requeue one, and to pass one that a `get` must not return.
+# Units of work to insert a message, to deliver one, to requeue one, and to pass one that a `get` must not return.
+INSERT_WORK: Final = 5
 DELIVER_WORK: Final = 6
 REQUEUE_WORK: Final = 6
 PASS_WORK: Final = 3
@@ -258,26 +259,21 @@ class OrderedDispatcher(Dispatcher):
 class OrderedQueue(IndexedQueue):
     """A queue of one vhost that delivers in another order than that of arrival.
 
-    `ordering` is the dispatcher of the queue.
+    ordering  the dispatcher of the queue
+    header    the name of the header that determines the order, which is the value of the argument `key`
     """
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-        dispatcher: OrderedDispatcher,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    def __init__(self, definition: QueueDefinition, dispatcher: OrderedDispatcher, key: str) -> None:
+        super().__init__(definition)
         # All priorities are one level.
-        self.ready = _ReadyList(vhost, 0, self.pageable)
+        self.ready = _ReadyList(self.vhost, 0, self.pageable)
         self.ordering = dispatcher
         self.dispatcher = dispatcher
+        self.header: str = definition.settings.known[key]
+
+    def read_headers(self, message: Message) -> FieldTable:
+        """Return the headers of a message that is inserted."""
+        return self.broker.read_headers(message, INSERT_WORK)
 
     @abstractmethod
     def put_back(self, entry: Entry) -> None:

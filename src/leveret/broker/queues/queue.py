@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from leveret.broker.metadata import Record
     from leveret.broker.policies import Policy
     from leveret.broker.queues.deduplication import Deduplication
+    from leveret.broker.queues.definition import QueueDefinition
     from leveret.broker.queues.rings import Rings
     from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.streams.recovery import StreamRecords
-    from leveret.broker.vhost import Vhost
     from leveret.broker.watches import QueueWatch
 
 logger = logging.getLogger("leveret.broker")
@@ -97,25 +97,18 @@ class Queue(Destination):
     replacing: ClassVar[bool] = False
     announces_activity: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
+    def __init__(self, definition: QueueDefinition) -> None:
         # The log has no definition of an exclusive queue.
-        super().__init__(name, id, durable and exclusive_owner is None)
+        durable = definition.durable
+        super().__init__(definition.name, definition.id, durable and definition.exclusive_owner is None)
+        vhost = definition.vhost
+        settings = definition.settings
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
         self.durable = durable
-        self.lifetime = Lifetime(exclusive_owner, auto_delete)
-        self.arguments = arguments
+        self.lifetime = Lifetime(definition.exclusive_owner, definition.auto_delete)
+        self.arguments = definition.arguments
         # The settings from the arguments, and the settings in effect, which policies change.
         self.declared = settings
         self.settings = settings

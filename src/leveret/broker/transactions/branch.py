@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import msgspec
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.delay import Delay, recovered_delay
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
@@ -23,6 +22,7 @@ from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.broker.queues.loading import make_entry
 from leveret.broker.queues.queue import Queue
@@ -463,7 +463,7 @@ class _TimeOut(Timed):
 
 def make_store(vhost: Vhost, name: str, number: int) -> Queue:
     """Return the hidden queue under whose number the log keeps the publishes of a branch."""
-    store = ClassicQueue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
+    store = ClassicQueue(QueueDefinition(vhost, number, name, True))
     store.stored = True
     return store
 
