@@ -13,10 +13,11 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, Entry
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions.transaction import Transaction
+from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.broker.values import FieldValue
 from tests.broker.leases.support import restart
-from tests.broker.support import Keeper, Taker, World, text_of
+from tests.broker.support import HeldLog, Keeper, Taker, World, text_of
+from tests.broker.test_branches import StubWorker
 from tests.broker.test_policies import set_policy
 from tests.support.queues import classic
 
@@ -51,7 +52,6 @@ class TestHolding:
         world.run()
         assert (first.bodies(), second.bodies()) == (["a1"], [])
         first.ack()
-        queue.activate()
         world.run()
         assert second.bodies() == ["a2"]
 
@@ -82,7 +82,6 @@ class TestHolding:
         other = Taker(queue)
         world.run()
         holder.ack()
-        queue.activate()
         world.run()
         assert other.bodies() == ["a2"]
         holder.give(-1)
@@ -169,7 +168,6 @@ class TestOrder:
         world.run()
         assert second.bodies() == []
         first.ack()
-        queue.activate()
         world.run()
         assert second.bodies() == ["a3", "a4"]
 
@@ -211,7 +209,6 @@ class TestOrder:
         world.run()
         assert (only.bodies(), every.bodies()) == (["a1"], [])
         only.ack()
-        queue.activate()
         world.run()
         assert (only.bodies(), every.bodies()) == ([], ["b2", "a3"])
 
@@ -381,6 +378,59 @@ class TestWithOtherFeatures:
         holder.give(1)
         world.run()
         assert (holder.bodies(), other.bodies()) == (["a1", "a2"], ["b1"])
+
+    @pytest.mark.parametrize("outcome", [ACCEPT, REQUEUE])
+    def test_a_prepared_branch_holds_groups_after_a_start(self, world: World, outcome: int) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "a2", "a3", "b1", "-1", "-2", persistent=True)
+        branches = world.vhost.branches
+        branch = branches.begin("x", "user", StubWorker())
+        scope = object()
+        for _ in range(2):
+            entry = queue.get(False, 0, scope)
+            assert entry is not None
+            branch.settle(entry, outcome)
+        branches.prepare(branch, lambda result: None)
+        again = restart(restart(world))
+        found = again.vhost.queues["q"]
+        taker = Taker(found)
+        again.run()
+        assert (taker.bodies(), found.unacked) == (["b1", "-1", "-2"], 5)
+        branches = again.vhost.branches
+        branches.commit(branches.find("x", None), False, lambda result: None)
+        again.run()
+        assert taker.bodies()[3:] == (["a3"] if outcome == ACCEPT else ["a1", "a2", "a3"])
+
+    def test_a_transaction_that_fails_keeps_the_groups_held(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "b1", "b2", "a2", persistent=True)
+        world.run()
+        holder = Taker(queue, credit=2)
+        world.run()
+        transaction = Transaction(world.log)
+        for entry in holder.taken:
+            transaction.settle(entry, ACCEPT)
+        settled = []
+        original = HeldLog.settle
+
+        def failing(log: HeldLog, entry: Entry) -> None:
+            settled.append(entry)
+            if len(settled) == 2:
+                raise RuntimeError("a mistake")
+            original(log, entry)
+
+        monkeypatch.setattr(HeldLog, "settle", failing)
+        with pytest.raises(RuntimeError):
+            for _ in transaction.writing():
+                pass
+        for _ in transaction.undoing():
+            pass
+        other = Taker(queue)
+        world.run()
+        assert other.bodies() == []
+        holder.ack(2)
+        world.run()
+        assert other.bodies() == ["b2", "a2"]
 
     def test_a_delayed_message_joins_its_group_when_it_is_visible(self, world: World) -> None:
         queue = declare(world)
@@ -575,7 +625,6 @@ class _Model:
             entry = taker.taken.pop(self.random.randrange(len(taker.taken)))
             outcome = self.random.choice((self.queue.settle, self.queue.settle, self.queue.requeue, self.queue.reject))
             outcome(entry)
-            self.queue.activate()
         elif choice < 0.85 and self.takers:
             self.random.choice(self.takers).give(self.random.randint(1, 3))
         elif choice < 0.9 and self.takers:

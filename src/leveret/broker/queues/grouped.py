@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
+from leveret.broker.consumer import Scope
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.capabilities import LEASE
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 KEY: Final = "x-group-key"
 # The value of the argument for the property of AMQP 1.0, which JMS calls JMSXGroupID.
 GROUP_ID: Final = "group-id"
+
+
+# Stands for the consumers of entries that were acquired before a start.
+UNKNOWN: Final = Scope()
 
 
 class _Holder:
@@ -233,6 +238,21 @@ class _Dispatcher(OrderedDispatcher):
         elif group.epoch != self.epoch:
             self._renew(group)
         return group
+
+    def hold(self, entry: Entry, key: Frozen) -> None:
+        """Hold the group of an entry that is acquired again; its key is None if it has no group."""
+        if key is None or self.unacked_groups.get(entry.seq) is not None:
+            return
+        group = self._group_of(key)
+        if group.holder is None:
+            first = group.first
+            if first is not None:
+                self._withdraw(group, first)
+            group.hold(self._holder_of(UNKNOWN, None))
+            if first is not None:
+                self._offer_first(group)
+        group.count_unacked()
+        self.unacked_groups.put(entry.seq, group)
 
     def put_back(self, entry: Entry) -> bool:
         """Add an unacked entry that is requeued. Return False if it is of no group, or its group is unknown."""
@@ -489,6 +509,23 @@ class GroupedQueue(OrderedQueue):
     def index(self, entry: Entry) -> None:
         if not self.grouping.has(entry):
             self.grouping.insert(entry, self._key_of(entry.message))
+
+    def settle(self, entry: Entry) -> None:
+        super().settle(entry)
+        self._serve_others()
+
+    def archive(self, entry: Entry) -> None:
+        super().archive(entry)
+        self._serve_others()
+
+    def _serve_others(self) -> None:
+        """Deliver to other consumers at the end of the turn: the group of an entry that has left may be free."""
+        if self.dispatcher.ring:
+            self.activate()
+
+    def note_reacquired(self, entry: Entry) -> None:
+        if not self.deleted:
+            self.grouping.hold(entry, self._key_of(entry.message))
 
     def put_back(self, entry: Entry) -> None:
         if not self.grouping.put_back(entry):

@@ -161,6 +161,12 @@ class Queue(Destination):
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
 
+    def restore(self, entry: Entry) -> None:
+        """Restore an entry that was acquired before the broker stopped. Its consumer is unknown."""
+        settlement.restore(entry)
+        self.counters.count_restored(1)
+        self.note_reacquired(entry)
+
     def is_unindexed(self) -> bool:
         """Return whether its recovered entries are still being indexed, so that it delivers nothing (see `indexing`)."""
         return False
@@ -360,6 +366,9 @@ class Queue(Destination):
 
         An entry that `retries` stays in the queue.
         """
+
+    def note_reacquired(self, entry: Entry) -> None:
+        """Note that an unknown consumer has an entry again, after a start or because its settlement was undone."""
 
     # Operators
 
