@@ -143,6 +143,10 @@ class Exchange(Destination):
         if settings is not None:
             self.keys = ExchangeKeys(vhost, self, settings)
 
+    def deduplication_figures(self) -> tuple[int, int]:
+        """Return the number of keys of messages, and of messages that it has dropped as duplicates."""
+        return (0, 0) if self.keys is None else self.keys.keys.figures()
+
     def detach(self) -> None:
         """Release the state of the type: the exchange is deleted."""
         if self.keys is not None:

@@ -163,6 +163,10 @@ class Deduplication(Timed):
         """Return the number of keys; some of them may have expired."""
         return len(self._places)
 
+    def figures(self) -> tuple[int, int]:
+        """Return the number of keys, and of dropped messages."""
+        return len(self._places), self.dropped
+
     # Keys
 
     def key_of(self, message: Message) -> Key | None:

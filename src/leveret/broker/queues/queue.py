@@ -195,6 +195,8 @@ class Queue(Destination):
 
     def sample(self) -> tuple[int, ...]:
         """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
+        deduplication = self.deduplication
+        keys, dropped = (0, 0) if deduplication is None else deduplication.figures()
         gauges = (
             self.ready_count,
             self.delayed_count,
@@ -203,6 +205,8 @@ class Queue(Destination):
             self.ready_bytes,
             self.paging.memory(),
             len(self.consumers),
+            keys,
+            dropped,
             self.revision,
         )
         return self.counters.totals() + gauges
