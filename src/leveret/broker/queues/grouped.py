@@ -23,7 +23,7 @@ from leveret.broker.message import Entry, Message
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.backlog import MOVED_SHIFT, SEQ
-from leveret.broker.queues.classic.dispatcher import is_wanted
+from leveret.broker.queues.classic.searching import is_wanted
 from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.releasing import releasing, releasing_blocks

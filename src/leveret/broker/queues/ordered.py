@@ -15,11 +15,11 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, AVAILABLE, Entry, expires_at
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
-from leveret.broker.queues.classic.dispatcher import Dispatcher, is_wanted
+from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.expiry import EXPIRED
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.classic.searching import NextTurn, is_wanted
 from leveret.broker.queues.indexed import IndexedQueue
-from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.releasing import releasing_blocks
 from leveret.broker.values import FieldTable
 
@@ -76,16 +76,6 @@ class _ReadyList(ReadyList):
         if level is None:
             level = levels[priority] = _Backlog(raw)
         return level
-
-
-class _NextTurn(Waiting):
-    """Notifies the callers of `get` that have to look further in the next turn."""
-
-    def __init__(self, dispatcher: OrderedDispatcher) -> None:
-        self.dispatcher = dispatcher
-
-    def loaded(self) -> None:
-        self.dispatcher.notify_waiting()
 
 
 class OrderedDispatcher(Dispatcher):
@@ -226,7 +216,7 @@ class OrderedDispatcher(Dispatcher):
             entry = self.next_for(scope, passed[key])
             if entry is not None and looked and broker.work > STEP_WORK:
                 broker.jobs.deferred.add(queue)
-                broker.jobs.deferred.wait(queue, _NextTurn(self))
+                broker.jobs.deferred.wait(queue, NextTurn(self))
                 return None
             if entry is None or (not self._drop_expired(queue, entry) and self.may_get(entry, audience, scope)):
                 break
