@@ -229,7 +229,7 @@ def test_what_is_not_supported() -> None:
         {**queue, "name": "a", "auto_delete": True},
         {**queue, "name": "m", "type": "MQTT QoS 0"},
     ]
-    operator_policy: object = {
+    operator_policy: dict[str, object] = {
         "component": "operator_policy",
         "name": "o",
         "vhost": "v",
@@ -257,7 +257,12 @@ def test_shovels_that_are_not_migrated() -> None:
 
     kept = {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {}}
     plain = parameter("plain")
-    parameters = [plain, parameter("mqtt", **{"src-protocol": "mqtt"}), parameter("once", **{"src-delete-after": 5}), kept]
+    parameters: list[object] = [
+        plain,
+        parameter("mqtt", **{"src-protocol": "mqtt"}),
+        parameter("once", **{"src-delete-after": 5}),
+        kept,
+    ]
     shovels = DynamicShovels(Document({"users": [{"name": "app"}], "parameters": parameters}), "old")
     effects = {item.object: item.effect for item in shovels.findings()}
     moved = "moved by --shovels: set here, and deleted at the source; its destination is the broker to migrate from"

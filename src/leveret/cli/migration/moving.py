@@ -11,7 +11,8 @@ import msgspec
 from leveret.cli.migration.source import Key, with_vhost
 from leveret.cli.output import counted
 from leveret.client.errors import ChannelClosed, Error
-from leveret.shovel.moves import RETRY_DELAY, RETRY_TIMEOUT, Length, Lengths, Move, QueueAddress
+from leveret.shovel.lengths import Length, Lengths
+from leveret.shovel.moves import RETRY_DELAY, RETRY_TIMEOUT, Move, QueueAddress
 
 _NAME: Final = "leveret migrate"
 # Queues that are moved at a time.
@@ -168,7 +169,7 @@ class QueueMoves:
             source,
             destination,
             _NAME,
-            lengths=self._lengths[queue.vhost],
+            observers=self._lengths[queue.vhost],
             arguments=None,
             report=lambda text: self._report(f"{queue.label}: {text}"),
         )
