@@ -164,9 +164,15 @@ def test_messages_need_definitions(migration: Migration) -> None:
 
 def test_definitions_and_messages(migration: Migration) -> None:
     publish(migration.source, "deep", 200)
-    done = migration.run("--definitions", "--messages")
+    done = migration.run("--definitions", "--messages", "--add-origin-headers")
     assert done.code == 0, done.err
     assert "queue 'deep' in vhost '/': moved 200 messages" in done.err
+    with leveret.sync.connect(migration.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("deep")
+        assert message is not None
+        origin = message.headers["x-shovelled-exchange"], message.headers["x-shovelled-routing-key"]
+        assert origin == ("", "deep")
+        message.nack()
     assert b"moved 200 messages; 0 left at the source" in done.out
     assert drain(migration.destination.url(), "deep") == list(range(200))
     rows = {row["name"]: row for row in call(migration.destination.data_dir, "queues.list", {})}

@@ -160,6 +160,27 @@ def test_messages_move_to_one_queue_only(pair: Pair) -> None:
         assert message is not None and message.headers == {"kept": True}
 
 
+@pytest.mark.parametrize("protocol", ["amqp091", "amqp10"])
+def test_the_origin_is_kept_on_request(pair: Pair, protocol: str) -> None:
+    fill(pair.source.url(), "origin", 0)
+    with leveret.sync.connect(pair.source.url()) as connection, connection.channel() as channel:
+        channel.bind_queue("origin", "amq.topic", "orders.#")
+        channel.publish(b"1", "orders.new", "amq.topic", headers={"own": 1}, persistent=True)
+    options = ("--add-origin-headers", "--src-protocol", protocol)
+    assert pair.program.run(*pair.arguments("origin", *options, to="again")).code == 0
+    # A second move keeps the first origin.
+    again = (f"{pair.destination.url()}/again", f"{pair.destination.url()}/last")
+    assert pair.program.run("shovel", "queue", *again, *options).code == 0
+    with leveret.sync.connect(pair.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("last", no_ack=True)
+        assert message is not None
+        assert message.headers == {
+            "own": 1,
+            "x-shovelled-exchange": "amq.topic",
+            "x-shovelled-routing-key": "orders.new",
+        }
+
+
 def test_following_ends_with_a_signal(pair: Pair) -> None:
     fill(pair.source.url(), "followed", 10)
     with interruptible(), pair.program.begin(*pair.arguments("followed", "--follow")) as process:

@@ -16,6 +16,10 @@ from leveret.cli.remote import argument_option, current, in_vhost_option, read_a
 if TYPE_CHECKING:
     from leveret.shovel.moves import Move
 
+# --add-origin-headers, also of `leveret migrate`.
+add_origin_option = click.option(
+    "--add-origin-headers", is_flag=True, help="Keep the exchange and the routing key of each message in headers."
+)
 # The name of the connections of `leveret shovel queue`.
 _MOVE = "leveret shovel queue"
 
@@ -72,8 +76,17 @@ def restart(name: str, vhost: str) -> None:
     help="Protocol of SOURCE: AMQP 0-9-1 or 1.0.",
 )
 @click.option("--follow", is_flag=True, help="Continue when the queue is empty, until the command is interrupted.")
+@add_origin_option
 @quiet_option
-def queue(source: str, destination: str, arguments: tuple[str, ...], src_protocol: str, follow: bool, quiet: bool) -> None:
+def queue(
+    source: str,
+    destination: str,
+    arguments: tuple[str, ...],
+    src_protocol: str,
+    follow: bool,
+    add_origin_headers: bool,
+    quiet: bool,
+) -> None:
     """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP brokers.
 
     Both are URLs with a vhost and a queue, such as amqp://user:password@old/%2F/orders. The destination is declared as a
@@ -104,6 +117,7 @@ def queue(source: str, destination: str, arguments: tuple[str, ...], src_protoco
                     observers=(at_source, at_destination),
                     arguments=read_arguments(arguments),
                     follows=follow,
+                    adds_origin=add_origin_headers,
                     report=progress.say,
                 )
                 consumers = await at_source.consumers(old.queue)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from leveret.client.errors import Error, InvalidUrl, NotFound, PublishFailed
 from leveret.client.parameters import Parameters
-from leveret.shovel.definition import NEVER, Definition, End, read_definition
+from leveret.shovel.definition import ADD_ORIGIN_HEADERS, NEVER, Definition, End, read_definition
 from leveret.shovel.lengths import Keys, Length, Lengths, Observer
 from leveret.shovel.transfer import Transfer, run
 from leveret.shovel.uris import AMQP091, read_uri
@@ -66,6 +66,7 @@ class Move:
         observers: Those of the vhosts of the source and of the destination.
         arguments: Arguments of the declaration; None if the destination must exist.
         follows: Whether to continue when the source is empty, until the task is cancelled.
+        adds_origin: Whether to add headers with the exchange and the routing key of each message.
         report: Called with the text of a failure after which the move continues.
 
     Attributes:
@@ -82,6 +83,7 @@ class Move:
         observers: tuple[Observer, Lengths],
         arguments: Mapping[str, Any] | None,
         follows: bool = False,
+        adds_origin: bool = False,
         report: Callable[[str], None],
     ) -> None:
         self._source = source
@@ -96,6 +98,7 @@ class Move:
             "dest-queue": destination.queue,
             "dest-queue-args": dict(arguments or {}),
             "dest-predeclared": arguments is None,
+            ADD_ORIGIN_HEADERS: adds_origin,
         }
         self._transfer: Transfer | None = None
         # Messages of the runs that have ended.
