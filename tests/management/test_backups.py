@@ -1,4 +1,4 @@
-"""The broker's part in a backup: one at a time, renewed by its command, and only where there is something to copy."""
+"""The broker's part in a backup: one at a time, renewed by its command, and only if there is something to copy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_it_ends_without_its_command(tmp_path: Path, caplog: pytest.LogCaptureFi
     world.sleep(2)
     assert caplog.messages == [f"ended the backup to {tmp_path}/copy: `leveret backup` has not renewed it for 60 seconds"]
     assert pins(world) == (False, False) and log.copies[0].is_cancelled
-    with pytest.raises(PreconditionFailed, match="heard nothing of `leveret backup` for 60 seconds"):
+    with pytest.raises(PreconditionFailed, match="heard nothing from `leveret backup` for 60 seconds"):
         backups.show(tmp_path / "copy")
 
 

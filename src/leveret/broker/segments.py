@@ -351,7 +351,7 @@ class Leases(Timed):
         self.pinned_until = 0
 
     def pin_all(self, until: int) -> None:
-        """Keep all files until a time in milliseconds of Unix time; 0 ends that."""
+        """Keep all files until a time in milliseconds of Unix time; 0 to keep them no longer."""
         self.pinned_until = until
         self._schedule()
 

@@ -1,4 +1,4 @@
-"""The backup that a process of the broker takes part in: a copy of its log, and the files that it keeps meanwhile."""
+"""The part of a process in a backup: it copies its log, and keeps the files that the backup needs."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Backups:
         """Return the backup to a directory, and renew it. Raises `PreconditionFailed` if there is none."""
         if self._current is None or self._current.directory != directory:
             raise PreconditionFailed(
-                f"no backup to {directory} is in progress: the broker has restarted, or heard nothing of"
-                f" `leveret backup` for {TIMEOUT // 1000} seconds; start it again"
+                f"no backup to {directory} is in progress: the broker has restarted, or has heard nothing from"
+                f" `leveret backup` for {TIMEOUT // 1000} seconds; run the command again"
             )
         self._renew(self._current)
         return self._current

@@ -33,7 +33,7 @@ _LOOK_INTERVAL: Final = 0.005
 
 
 class DatabaseCopy(LogCopy):
-    """A copy in a new file. A part of it is removed when it is given up.
+    """A copy in a new file, which is removed if the copy does not become complete.
 
     path       the file
     keep_free  bytes to leave free on its disk
@@ -57,7 +57,7 @@ class DatabaseCopy(LogCopy):
         self._is_cancelled = True
 
     def write(self, source: sqlite3.Connection, interleave: Interleave) -> None:
-        """Write the copy. Never fails for a reason of its own: `problem` has it. Runs in the worker thread."""
+        """Write the copy. Runs in the worker thread. Raises only errors of the log; `problem` has those of the copy."""
 
         def between(status: int, remaining: int, pages: int) -> None:
             self._note(remaining, pages)

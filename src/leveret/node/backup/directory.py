@@ -134,7 +134,10 @@ class BackupDirectory:
 
     @contextmanager
     def lock(self, *, shared: bool = False) -> Iterator[None]:
-        """Lock the directory against other backups, and restores unless it is one.
+        """Lock the directory against other commands.
+
+        Args:
+            shared: Whether other commands may lock it as shared at the same time, as restores do.
 
         Raises:
             BackupFailed: Another command uses the directory, or it cannot be read.
@@ -159,7 +162,7 @@ class BackupDirectory:
         """Mark an empty directory as one of backups, in which files are removed.
 
         Raises:
-            BackupFailed: It has other contents.
+            BackupFailed: The directory has other contents.
         """
         if self.exists():
             return
@@ -176,7 +179,7 @@ class BackupDirectory:
             identity: The identity of the broker's log.
 
         Raises:
-            BackupFailed: Another broker's are.
+            BackupFailed: The directory has backups of another broker, or its marker is damaged.
         """
         path = self.path / MARKER
         try:

@@ -25,8 +25,8 @@ _SEGMENT_MODE: Final = 0o640
 class Restorer:
     """The restore of a backup.
 
-    A broker does not start on a directory whose restore was interrupted: its marker says that there is a database, and each
-    database gets its name last.
+    A broker does not start on a directory whose restore was interrupted: the marker of the log says that there is a
+    database, and each database gets its name last.
 
     Args:
         backup: The backup.

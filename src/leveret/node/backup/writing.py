@@ -49,7 +49,7 @@ class MadeBackup(NamedTuple):
 
 
 class _Renewal:
-    """Tells the broker, in a thread, that the backup continues. `check` raises the error of that."""
+    """Renews the backup at the broker, in a thread. `check` raises the error of a renewal that has failed."""
 
     def __init__(self, renew: Callable[[], object]) -> None:
         self._renew = renew
