@@ -1,4 +1,4 @@
-"""What a queue is created with."""
+"""The parameters of a new queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueDefinition:
-    """What a queue is created with; the queue does not keep it.
+    """The parameters of a new queue, which does not keep them.
 
     vhost            the vhost
     id               the identity in the log, 0 for a queue that the log does not know
