@@ -1,4 +1,4 @@
-"""The parameters of a new queue."""
+"""The definition of a queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueDefinition:
-    """The parameters of a new queue, which does not keep them.
+    """The definition of a queue, which the queue does not keep.
 
     vhost            the vhost
     id               the identity in the log, 0 for a queue that the log does not know
