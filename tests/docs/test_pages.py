@@ -88,7 +88,7 @@ def test_the_architecture_names_existing_files() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
-def test_python_blocks(page: Path, broker: Broker) -> None:
+def test_python_blocks(page: Path, own_vhost: Broker) -> None:
     """The blocks of a page run one after the other, in one namespace, and with `await` on one event loop. Those that are
     files are not among them."""
     names: dict[str, object] = {"__name__": "__docs__"}
@@ -97,7 +97,7 @@ def test_python_blocks(page: Path, broker: Broker) -> None:
             if program_name(block):
                 continue
             # Lines keep the numbers that they have on the page.
-            source = "\n" * (block.line - 1) + at_broker(block.text, broker)
+            source = "\n" * (block.line - 1) + at_broker(block.text, own_vhost)
             code = compile(source, page_id(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             result = types.FunctionType(code, names)()
             if inspect.iscoroutine(result):
