@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -13,7 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from leveret.cli.app import leveret
+from leveret.cluster.directory import Directory
+from leveret.cluster.watch import Announcement
 from leveret.storage import postgres_formats
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_formats import KNOWN, RESTORED_EPOCHS, Formats
 from tests.cluster.sharded import Sharded, config
 from tests.support.broker import ROOT
@@ -72,6 +76,27 @@ def test_a_format_is_raised_when_all_nodes_know_it(tmp_path: Path, dsn: str, mon
         )
         assert refused.returncode == 1
         assert f"uses row format {NEWER.row}, and this version of Leveret knows up to {KNOWN.row}" in refused.stderr
+
+
+def test_a_database_of_an_earlier_version_gets_the_columns_that_it_lacks(dsn: str) -> None:
+    settings = ClusterSettings(dsn, "one", 0.6, True, shards=2)
+
+    async def announced() -> list[str]:
+        directory = Directory(settings)
+        try:
+            await directory.join()
+            await directory.enter("127.0.0.1:1")
+            await directory.begin([])
+            await directory.announce(Announcement("one"), ["other"])
+            view = await directory.look(0)
+            await directory.leave()
+            return view.nodes[0].unreachable
+        finally:
+            directory.close()
+
+    assert asyncio.run(announced()) == ["other"]
+    execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
+    assert asyncio.run(announced()) == ["other"]
 
 
 @pytest.fixture
