@@ -1,4 +1,4 @@
-"""What a queue is created with."""
+"""The definition of a queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueDefinition:
-    """What a queue is created with; the queue does not keep it.
+    """The definition of a queue, which the queue does not keep.
 
     vhost            the vhost
     id               the identity in the log, 0 for a queue that the log does not know
