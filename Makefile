@@ -49,7 +49,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs links site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster $(VENV)/bin/leveret compiled
+	@echo "The command is $(VENV)/bin/leveret; \`. $(VENV)/bin/activate\` adds it to the PATH of another terminal"
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
@@ -66,6 +67,11 @@ $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
 		{ echo "cannot install the dependencies; if pip found no distribution of google-re2, use a Python version for which" \
 			"google-re2 has wheels on this platform" >&2; exit 1; }
 	@touch $@
+
+# The command of this checkout, which is not installed.
+$(VENV)/bin/leveret: Makefile $(STAMPS)/venv
+	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s" -P -m leveret "$$@"\n' "$(CURDIR)/src" "$(CURDIR)/$(PY)" >$@
+	@chmod +x $@
 
 # Optional: without Arrow, streams are not sealed.
 $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
