@@ -49,6 +49,7 @@ class Admission:
         per_address: The limit per IPv4 address, or per 64-bit prefix of IPv6 addresses; 0 is unlimited.
         refused: The number of new sockets closed at a limit.
         evicted: The number of old sockets closed at a limit.
+        on_leave: Called when a socket is closed, or its client has opened a connection.
     """
 
     def __init__(self, total: int = 0, per_address: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,23 +67,29 @@ class Admission:
         self._max_count = 0
         self._report_due = 0.0
         self._unreported = 0
+        self.on_leave: Callable[[], None] = _ignore
 
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def admit(self, host: str) -> bool:
-        """Return whether to accept a new socket from this address. May close an older socket."""
+    def admit(self, host: str, *, may_wait: bool = False) -> bool:
+        """Return whether to serve a new socket from this address. May close an older socket.
+
+        Args:
+            host: The address.
+            may_wait: Whether the socket waits if it cannot be served, so that it is not refused.
+        """
         network = network_of(host)
         own: Mapping[Waiting, float] = self._by_address.get(network, {})
         if self.per_address and len(own) >= self.per_address:
             # The replacement does not change the total.
-            return self._evict(own, host, PER_ADDRESS)
+            return self._evict(own, host, PER_ADDRESS, may_wait=may_wait)
         if not self.total or len(self._sockets) < self.total:
             return True
         if self._max_count > len(own) + 1:
             busiest = next(iter(self._by_count[self._max_count]))
-            return self._evict(self._by_address[busiest], host, TOTAL, at_once=True)
-        return self._evict(self._sockets, host, TOTAL)
+            return self._evict(self._by_address[busiest], host, TOTAL, may_wait=may_wait, at_once=True)
+        return self._evict(self._sockets, host, TOTAL, may_wait=may_wait)
 
     def enter(self, waiting: Waiting, host: str) -> None:
         """Add a socket."""
@@ -104,6 +111,7 @@ class Admission:
         self._count(network, len(own) + 1, len(own))
         if not own:
             del self._by_address[network]
+        self.on_leave()
 
     def _count(self, network: bytes, before: int, after: int) -> None:
         """Update the number of sockets of a network."""
@@ -117,7 +125,9 @@ class Admission:
         if after > self._max_count or self._max_count not in self._by_count:
             self._max_count = after
 
-    def _evict(self, candidates: Mapping[Waiting, float], host: str, setting: str, at_once: bool = False) -> bool:
+    def _evict(
+        self, candidates: Mapping[Waiting, float], host: str, setting: str, *, may_wait: bool, at_once: bool = False
+    ) -> bool:
         """Close the oldest candidate that may be closed. Returns False if there is none.
 
         With `at_once`, all candidates may be closed, but those with a pending password check come last.
@@ -136,6 +146,8 @@ class Admission:
             self.leave(chosen)
             chosen.abort()
             return True
+        if may_wait:
+            return False
         self.refused += 1
         self._report(host, setting, "closed the new one")
         return False
@@ -156,6 +168,10 @@ class Admission:
             self._unreported,
         )
         self._unreported = 0
+
+
+def _ignore() -> None:
+    """Have nothing to do when a socket leaves."""
 
 
 def network_of(host: str) -> bytes:
