@@ -82,6 +82,26 @@ def test_the_oldest_makes_room_after_a_while(total: int, per_address: int) -> No
     assert len(world.admission) == 2
 
 
+@pytest.mark.parametrize(("total", "per_address"), [(3, 0), (0, 3)])
+def test_a_burst_does_not_end_handshakes_as_long_as_others_succeed(total: int, per_address: int) -> None:
+    world = World(total, per_address)
+    first, second, third = world.connect(), world.connect(), world.connect()
+    assert first and second and third
+    world.now += 2 * GRACE
+    world.admission.leave(third, opened=True)
+    assert world.connect() is not None
+    assert not world.admission.admit("192.0.2.1", may_wait=True)
+    assert not first.aborted and not second.aborted
+    # One that cannot wait replaces the oldest.
+    assert world.admission.admit("192.0.2.1")
+    assert first.aborted and not second.aborted
+    fourth = Waiting(world.admission, "192.0.2.1")
+    world.admission.enter(fourth, "192.0.2.1")
+    world.now += GRACE
+    assert world.admission.admit("192.0.2.1", may_wait=True)
+    assert second.aborted
+
+
 def test_one_whose_password_is_being_checked_stays() -> None:
     world = World(2, 0)
     first, second = world.connect(), world.connect()
@@ -173,10 +193,10 @@ def test_closed_sockets_leave_no_state() -> None:
     waiting = [world.connect(f"192.0.2.{number}") for number in range(5)]
     for one in waiting:
         assert one is not None
-        world.admission.leave(one)
+        world.admission.leave(one, opened=True)
         world.admission.leave(one)
     assert len(world.admission) == 0
-    assert not world.admission._by_address and not world.admission._addresses
+    assert not world.admission._by_address and not world.admission._addresses and not world.admission._opened
     assert not world.admission._by_count and world.admission._max_count == 0
 
 

@@ -284,6 +284,7 @@ class FrontSession(Peer):
         )
 
     def _give_away(self, adoption: Adoption, target: Target) -> None:
+        self._socket.opened()
         try:
             duplicate = self._socket.give_away()
         except OSError as error:

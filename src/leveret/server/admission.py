@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import time
 from collections import OrderedDict
@@ -38,11 +39,11 @@ class Admission:
     """Registry of sockets whose clients have not opened a connection, oldest first.
 
     A new socket that exceeds a limit replaces the oldest socket that has waited for more than GRACE seconds (CHECK_GRACE
-    if its password check is pending). For the limit per address, the replaced socket has the same address. If there is
-    none, the new socket is closed. At the total limit, the oldest socket of the network with the most sockets is closed,
-    regardless of its age, if that network has at least two more sockets than the network of the new one. Thus silent
-    sockets do not lock out other clients for long, no network locks out others, and a burst of clients does not disturb
-    pending logins.
+    if its password check is pending). One that can wait does not, as long as clients of those before it open connections.
+    For the limit per address, the replaced socket has the same address. If there is none, the new socket is closed. At the
+    total limit, the oldest socket of the network with the most sockets is closed, regardless of its age, if that network
+    has at least two more sockets than the network of the new one. Thus silent sockets do not lock out other clients for
+    long, no network locks out others, and a burst of clients does not disturb pending logins.
 
     Attributes:
         total: The limit on all sockets; 0 is unlimited.
@@ -58,6 +59,9 @@ class Admission:
         self.refused = 0
         self.evicted = 0
         self._clock = clock
+        # When a client has last opened a connection: of each network with sockets, and of all.
+        self._opened: dict[bytes, float] = {}
+        self._last_opened = -math.inf
         # The start time of each socket.
         self._sockets: OrderedDict[Waiting, float] = OrderedDict()
         self._by_address: dict[bytes, OrderedDict[Waiting, float]] = {}
@@ -83,13 +87,20 @@ class Admission:
         own: Mapping[Waiting, float] = self._by_address.get(network, {})
         if self.per_address and len(own) >= self.per_address:
             # The replacement does not change the total.
+            if may_wait and self._is_recent(self._opened.get(network, -math.inf)):
+                return False
             return self._evict(own, host, PER_ADDRESS, may_wait=may_wait)
         if not self.total or len(self._sockets) < self.total:
             return True
         if self._max_count > len(own) + 1:
             busiest = next(iter(self._by_count[self._max_count]))
             return self._evict(self._by_address[busiest], host, TOTAL, may_wait=may_wait, at_once=True)
+        if may_wait and self._is_recent(self._last_opened):
+            return False
         return self._evict(self._sockets, host, TOTAL, may_wait=may_wait)
+
+    def _is_recent(self, time: float) -> bool:
+        return self._clock() - time < GRACE
 
     def enter(self, waiting: Waiting, host: str) -> None:
         """Add a socket."""
@@ -101,16 +112,19 @@ class Admission:
         own[waiting] = now
         self._count(network, len(own) - 1, len(own))
 
-    def leave(self, waiting: Waiting) -> None:
-        """Remove a socket that is closed or whose client has opened a connection. May be called more than once."""
+    def leave(self, waiting: Waiting, *, opened: bool = False) -> None:
+        """Remove a socket that is closed, or whose client has opened a connection. May be called more than once."""
         if self._sockets.pop(waiting, None) is None:
             return
         network = self._addresses.pop(waiting)
         own = self._by_address[network]
         del own[waiting]
         self._count(network, len(own) + 1, len(own))
+        if opened:
+            self._opened[network] = self._last_opened = self._clock()
         if not own:
             del self._by_address[network]
+            self._opened.pop(network, None)
         self.on_leave()
 
     def _count(self, network: bytes, before: int, after: int) -> None:
