@@ -105,6 +105,7 @@ class FrontSession(Peer):
         self.local = peer.local
         self.certificate = peer.certificate
         self.tls = peer.tls
+        self.websocket_path = peer.websocket_path
         self.connected_at = peer.connected_at
 
     def begin(self, opening: Opening) -> None:
@@ -154,7 +155,7 @@ class FrontSession(Peer):
             opening.refuse(target.unavailable)
             return False
         # The addresses are those of other listeners than the one for WebSockets.
-        address = "" if self._socket.websocket else target.client_addresses[self.tls]
+        address = "" if self.websocket_path else target.client_addresses[self.tls]
         if address and not target.unavailable and account.may_open(vhost) and opening.redirect(frame, address):
             return False
         opening.session.flush()

@@ -150,7 +150,7 @@ class Shard:
         self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
-        # Whether the process has not answered the last question yet, and the seconds since it was asked, or is stopped.
+        # Whether the process has not answered the last question yet, and the seconds since then, or since it was stopped.
         self._is_asked = False
         self._silence = 0.0
         self._process = ChildProcess(
@@ -239,7 +239,7 @@ class Shard:
             self._link.send(KnownHosts(hosts))
 
     def note_listeners(self, urls: list[str]) -> None:
-        """Tell the process the addresses that the front listens on, unless it does not yet."""
+        """Send the process the addresses that the front listens on, if it listens."""
         if self._link is not None and self._has_begun and urls:
             self._link.send(Listeners(urls))
 

@@ -1,11 +1,11 @@
 """Deduplication: a queue or an exchange drops messages whose key it has accepted before.
 
-The key of a message is the value of a header. A key lasts for a time from the arrival of its message or, without a time in
-a queue, until its message leaves the queue. In memory and in the log it is a digest.
+The key of a message is the value of a header. It lasts for a time that starts when its message arrives or, in a queue
+without such a time, until its message leaves. Memory and log have its digest.
 
 Keys of stored messages are in the metadata of the log, in chunks, so that a start reads few records. A chunk is written in
-the commit of the message whose key it gets, so neither is on disk without the other. It is dropped, in memory and on disk,
-when all of its keys have expired: that is one record for many keys.
+the commit of the message whose key it gets, so neither is on disk without the other. When all of its keys have expired, it
+is dropped in memory and on disk, as one record for many keys.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TABLES: Final = 64
 _RELEASE_SHIFT: Final = 3
 # Chunks that are dropped in one turn.
 _DROPPED_AT_ONCE: Final = 16
-# Milliseconds until expired keys are dropped that had to wait for the log.
+# Milliseconds until expired keys are dropped if the log was behind.
 _RETRY: Final = 20
 
 
@@ -100,7 +100,7 @@ def exchange_deduplication(type_name: str, known: Validated) -> DeduplicationSet
         known: The validated arguments.
 
     Raises:
-        PreconditionFailed: An argument has no effect without another one, or together with it.
+        PreconditionFailed: An argument has no effect without another one, or contradicts it.
     """
     lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
     if not lifetime and type_name != DEDUPLICATION and not known.get(DEDUPLICATION, False):
@@ -225,7 +225,7 @@ class Deduplication(Timed):
         self._transient: _Chunk | None = None
         # A row of the latest batch with a key.
         self._row: Row | None = None
-        # The latest message header that was decoded, and its key: a message may be asked for several times.
+        # The latest message header that was decoded, and its key, which may be needed several times.
         self._latest: bytes | None = None
         self._latest_key: Key | None = None
 
@@ -257,11 +257,11 @@ class Deduplication(Timed):
     def is_known(self, message: Message, stored: bool) -> bool:
         """Return whether a message is a duplicate.
 
-        A message that the log would have is no duplicate of one that it has not.
+        A message that the log will have is not a duplicate of one that is only in memory.
 
         Args:
             message: The message.
-            stored: Whether the log would have the message.
+            stored: Whether the log will have the message.
         """
         return self._find_first(message, stored) is not None
 
@@ -280,7 +280,7 @@ class Deduplication(Timed):
     def drop(self, message: Message, stored: bool) -> bool:
         """Drop a message if it is a duplicate; return whether it is. The arguments are those of `is_known`.
 
-        It counts as stored once the first one is: it must not be confirmed earlier.
+        A duplicate counts as stored when the first message is, so that it is not confirmed earlier.
         """
         chunk = self._find_first(message, stored)
         if chunk is None:
@@ -516,7 +516,7 @@ def _digest_of(value: FieldValue) -> bytes:
 
 
 def _lifetime_in(headers: FieldTable) -> int:
-    """Return the milliseconds that the key of a message lasts, 0 if its headers do not tell."""
+    """Return the milliseconds that the key of a message lasts, 0 if its headers do not say."""
     value = headers.get(CACHE_TTL)
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= TEN_YEARS:
         return value

@@ -1,7 +1,8 @@
-"""The keys of an exchange that deduplicates, as a hidden queue among the queues of its messages.
+"""The keys of an exchange that deduplicates.
 
-So a message of a transaction gets its key when that commits, and a rollback leaves none. A duplicate goes to another hidden
-queue, which drops it.
+They are in a hidden queue, to which each message is routed in addition to its queues. So a message of a transaction leaves
+its key when the transaction commits, and none if it is rolled back. A duplicate goes to another hidden queue, which drops
+it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The group of a message is the value of a header. While a consumer, or the scope 
 group, it is the holder of the group, and no other one gets messages of it. The order within a group is that of arrival,
 also for messages that are requeued. Messages without a group are delivered to every consumer.
 
-Only the first ready message of a group can be delivered next. The order of delivery has the messages without a group, the
-first one of each free group, and of each consumer the first one of all groups that it holds; the latter is left out while
-the consumer has no credit. So no number of messages that wait for a holder is in the way of others.
+Only the first ready message of a group can be delivered next. The order of delivery contains the messages without a group,
+the first one of each free group, and for each holder with credit the first one of all groups that it holds. So messages
+that wait for a holder never delay others, however many they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A queue that delivers in another order than that of arrival.
+"""A queue that does not deliver in the order of arrival.
 
 The ready list has the entries in the order of arrival, as in a classic queue, for limits, expiry, browsers and
 operators. The order of delivery is in a second list. Both are lists of blocks, so an insertion or removal anywhere takes
@@ -271,7 +271,7 @@ def releasing(objects: dict[Any, Any]) -> Iterator[int]:
 
 
 class OrderedQueue(IndexedQueue):
-    """A queue of one vhost that delivers in another order than that of arrival.
+    """A queue of one vhost that does not deliver in the order of arrival.
 
     `ordering` is the dispatcher of the queue.
     """

@@ -281,7 +281,7 @@ class Queue(Destination):
         return self.prepare(message, overlay)
 
     def drops_all(self, message: Message) -> bool:
-        """Return whether a message that was routed here is a duplicate by now, for all of its queues; drop it then."""
+        """Return whether a message that was routed here is a duplicate by now, which none of its queues gets. Drops it."""
         return False
 
     def unpublish(self, message: Message) -> None:

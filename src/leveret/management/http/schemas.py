@@ -970,6 +970,7 @@ class Connection(Answer):
     timeout: int
     user_provided_name: str | None
     user_who_performed_action: str
+    websocket_path: str
 
 
 class Channel(Answer):
