@@ -47,7 +47,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs links site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks objects coverage lint format docs links site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster $(VENV)/bin/leveret compiled
 	@echo "The command is $(VENV)/bin/leveret; \`. $(VENV)/bin/activate\` adds it to the PATH of another terminal"
@@ -147,6 +147,15 @@ $(STAMPS)/airflow: requirements/airflow.txt $(STAMPS)/venv
 	@$(PY) -m venv --without-pip build/airflow
 	@$(call INTO,build/airflow) -r requirements/airflow.txt || \
 		{ rm -rf build/airflow; echo "cannot install Airflow: the test of its example is skipped" >&2; }
+	@touch $@
+
+# An object store for the test of sealed streams in one, in an environment of its own. Optional.
+objects: $(STAMPS)/objects
+$(STAMPS)/objects: requirements/objects.txt requirements/core.txt requirements/cluster.txt requirements/segments.txt $(STAMPS)/venv
+	@$(PY) -m venv --without-pip build/objects
+	@$(call INTO,build/objects) -r requirements/core.txt -r requirements/cluster.txt -r requirements/segments.txt \
+		-r requirements/objects.txt || \
+		{ rm -rf build/objects; echo "cannot install an object store: its test is skipped" >&2; }
 	@touch $@
 
 $(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
@@ -310,7 +319,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management websocket payloads oauth otel cluster dev build demo docs links frameworks airflow proton spark; do \
+	for group in segments management websocket payloads oauth otel cluster dev build demo docs links frameworks airflow objects proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

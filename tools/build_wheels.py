@@ -203,6 +203,8 @@ def build(interpreters: Sequence[Path], dist: Path) -> None:
     dist.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="leveret-wheels-") as work:
         run(sys.executable, "-c", BUILD_SDIST.format(directory=str(dist)))
+        # With it, the checkout would pass for an installed distribution in PYTHONPATH, whose pytest plugin loads twice.
+        shutil.rmtree(ROOT / "src" / "leveret.egg-info", ignore_errors=True)
         [archive] = dist.glob("*.tar.gz")
 
         def unpacked(name: str) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from leveret.cluster.watch import INTERVAL, MOVE_TIMEOUT, STEP, NodeRow, OwnerRow, View, Watch
+from leveret.cluster.watch import INTERVAL, MOVE_TIMEOUT, RECONNECT_TIME, STEP, NodeRow, OwnerRow, View, Watch
 
 # Between two looks, so that rounding does not matter.
 LEASE = 0.55
@@ -68,13 +68,35 @@ def test_looks_that_are_answered_late_do_not_count() -> None:
     assert looking.looks_until_claim() >= 5
 
 
-def test_after_an_interruption_every_owner_has_its_whole_lease() -> None:
+def test_a_pause_of_this_process_does_not_count() -> None:
+    """The owners may have been held up, too, as by a pause of the whole machine."""
+    looking = Looking(owned(0), nodes=[node("b")])
+    for _ in range(3):
+        looking.look()
+        looking.now += INTERVAL
+    looking.now += 60
+    looking.look()
+    assert not looking.claims(0)
+    looking.now += INTERVAL
+    assert looking.looks_until_claim() == 1
+
+
+def test_after_an_interruption_every_owner_may_connect_again() -> None:
     looking = Looking(owned(0), owned(1, None), nodes=[node("b")])
     looking.looks_until_claim()
     looking.watch.interrupt()
     looking.now += 60
     looking.look()
-    assert not looking.claims(0)
+    assert looking.claims(0, 1) == [1]
+    assert looking.looks_until_claim() == 6 + round(RECONNECT_TIME / INTERVAL)
+    looking.watch.interrupt()
+    looking.look()
+    looking.look(took=5.0)
+    assert looking.looks_until_claim() > RECONNECT_TIME / INTERVAL
+    # One that has connected again has its lease only.
+    looking.watch.interrupt()
+    looking.look()
+    looking.change(0, seen="2")
     assert looking.looks_until_claim() == 6
 
 
@@ -211,3 +233,36 @@ def test_the_sessions_of_a_server_that_was_restarted_or_does_not_answer_say_noth
     assert not slow.watch.suspects()
     slow.look()
     assert slow.watch.suspects()
+
+
+def test_shards_of_nodes_that_drain_move_on() -> None:
+    """Those that have left such a node, and after the stop of one that has drained, all."""
+    looking = Looking(owned(0), owned(1, "c"), owned(2, "c"))
+    watch = looking.watch
+
+    def moving_on() -> list[int]:
+        return [shard for shard in (0, 1, 2) if watch.is_moving_on(shard, looking.now, 2.0)]
+
+    looking.look()
+    looking.change(2, node="b")  # moved to balance the nodes
+    looking.look()
+    assert moving_on() == []
+    looking.nodes[0] = node("a", draining=True)
+    looking.look()
+    looking.change(0, node=None)
+    looking.look()
+    assert moving_on() == []
+    looking.change(0, node="c")
+    looking.look()
+    assert moving_on() == [0]
+    looking.now += 2.0
+    assert moving_on() == []
+    del looking.nodes[0]
+    looking.look()
+    assert moving_on() == [0, 1, 2]
+    looking.now += 2.0
+    looking.look()
+    assert moving_on() == []
+    del looking.nodes[1]  # without a drain
+    looking.look()
+    assert moving_on() == []

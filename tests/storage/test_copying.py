@@ -14,7 +14,7 @@ import pytest
 
 from leveret.broker.log import LogCopy
 from leveret.node.checking import DirectoryCheck
-from leveret.storage import disk
+from leveret.storage import copying, disk
 from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
 from tests.support.polling import wait_until
 

@@ -78,7 +78,8 @@ class NodeServing(FrontServing):
         settings = cluster_tls_settings(self._config.cluster.tls)
         self._tls = None if settings is None else MutualTls(settings)
         await directory.join()
-        shards.connect(NodeClient(directory.secret, directory.name, self._tls), self._fail)
+        client = NodeClient(directory.secret, directory.name, self._tls, lambda: directory.link_format)
+        shards.connect(client, self._fail)
         control = partial(shards.control_of, own=self._control_path)
         self._nodes = NodeServer(directory.secret, directory.name, shards.target, control, self._tls)
         await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes)))
@@ -117,6 +118,8 @@ class NodeServing(FrontServing):
         return plain, join_address(host, self._ports[TLS.section]) if composition.tls is not None else ""
 
     async def _stop_server(self, composition: Composition) -> None:
+        if self._stopping:
+            await self._shards.retire()
         self._shards.client.stop(self._stop_reason())
         await super()._stop_server(composition)
 

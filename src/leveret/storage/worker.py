@@ -295,8 +295,9 @@ class Worker:
             if left <= 0:
                 return
             if self._loads and self._load_step():
-                continue
-            self._take(left)
+                self._take(0.0)
+            else:
+                self._take(left)
 
     def _check_space(self) -> None:
         reason = self._store.space(self._log.pending_bytes)
