@@ -1,8 +1,8 @@
-"""Measure what a backup costs publishers: `python -m bench.backup`. Compile first (`make compiled`).
+"""Measure how much later confirms are during a backup: `python -m bench.backup`. Compile first (`make compiled`).
 
 A queue holds a backlog of durable messages. Then publishers and consumers of other queues run as fast as they can, in turns
-without a backup and with one `leveret backup` after the other. For each turn, the program shows the confirmed messages per
-second and the time from a publish to its confirm.
+without a backup and with one `leveret backup` after the other. The table shows the confirmed messages per second and the
+time from a publish to its confirm, each the median of the rounds, the difference, and whether it is within the bar.
 
     python -m bench.backup [--rounds 3] [--seconds 10] [--backlog 500] [--target DIR] [--output FILE.json]
 """
@@ -24,11 +24,14 @@ from rich.table import Table
 
 from bench.generator import Load, run
 from bench.workloads import BATCHED
+from leveret import build_info
 from tests.support.broker import LeveretProcess, basic_config
 
 _MIB: Final = 1 << 20
 _BODY: Final = 16384
 _PERCENTILES: Final = ("p50", "p99", "p999", "max")
+# Maximum number of milliseconds by which a confirm may be later during a backup.
+_BAR: Final = 50.0
 
 
 def fill(broker: LeveretProcess, size: int) -> None:
@@ -66,6 +69,26 @@ def measure(broker: LeveretProcess, seconds: float, target: Path | None, publish
     }
 
 
+def summary(found: dict[str, list[dict[str, Any]]], title: str) -> Table:
+    """Return the results of the turns, which `found` has by their kind, as a table."""
+    table = Table("", "confirmed/s", *(f"confirm {name} (ms)" for name in _PERCENTILES), "seconds of a backup", title=title)
+    medians = []
+    for kind, results in found.items():
+        taken = [seconds for result in results for seconds in result["backups"]]
+        medians.append({name: statistics.median(result[name] for result in results) for name in _PERCENTILES})
+        table.add_row(
+            kind,
+            f"{statistics.median(result['rate'] for result in results):,.0f}",
+            *(f"{medians[-1][name]:.1f}" for name in _PERCENTILES),
+            f"{statistics.median(taken):.1f} ({len(taken)} backups)" if taken else "",
+        )
+    later = [medians[1][name] - medians[0][name] for name in _PERCENTILES]
+    table.add_row("later by", "", *(f"{difference:+.1f}" for difference in later), "")
+    verdicts = ("met" if difference <= _BAR else "MISSED" for difference in later)
+    table.add_row(f"bar: at most {_BAR:.0f} ms later", "", *verdicts, "")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.backup", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=3)
@@ -88,16 +111,7 @@ def main() -> None:
                 for title, wanted in zip(found, (None, target), strict=True):
                     found[title].append(measure(broker, chosen.seconds, wanted, chosen.publishers))
                     console.print(title, found[title][-1])
-    table = Table("", "confirmed/s", *(f"confirm {name} (ms)" for name in _PERCENTILES), "seconds of a backup")
-    for title, results in found.items():
-        taken = [seconds for result in results for seconds in result["backups"]]
-        table.add_row(
-            title,
-            f"{statistics.median(result['rate'] for result in results):,.0f}",
-            *(f"{statistics.median(result[name] for result in results):.1f}" for name in _PERCENTILES),
-            f"{statistics.median(taken):.1f}" if taken else "",
-        )
-    console.print(table)
+    console.print(summary(found, f"Leveret, {build_info()}"))
     if chosen.output is not None:
         chosen.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -11,8 +11,8 @@ Scenarios:
 - clock: the clocks of nodes are set by up to an hour, and the owner of a vhost is killed; needs faketime;
 - promote: the primary of PostgreSQL is killed, its synchronous standby promoted, and the old primary comes back;
 - partition: a node is cut off from PostgreSQL, from the others and its clients, or from all; needs root;
-- proxy: what passes between nodes, and between a node and PostgreSQL, is cut anywhere, delayed or stalled;
-- tls: the same with TLS between the nodes, and with pieces that arrive twice;
+- proxy: proxies cut, delay or stall connections between nodes, and between a node and PostgreSQL;
+- tls: the same with TLS between the nodes, in which proxies also repeat data;
 - move of a shard; rolling: drain, stop and start one node after another;
 - soak: full speed for 20 seconds with checkpoints and VACUUM FULL of another table: no shard may change its owner.
 

@@ -331,7 +331,7 @@ async def partition(load: Load) -> tuple[str, float]:
 
 
 async def proxies(load: Load) -> tuple[str, float]:
-    """Have a proxy cut, delay, stall or repeat what passes between nodes, or a node and PostgreSQL.
+    """Have a proxy cut, delay, stall or repeat traffic between nodes, or between a node and PostgreSQL.
 
     A connection that stalls is cut or resumes: then PostgreSQL gets old commits of a broker that may have been taken over.
     """

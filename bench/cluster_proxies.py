@@ -1,4 +1,4 @@
-"""A cluster whose nodes reach each other and PostgreSQL through proxies, which cut, delay and repeat what passes."""
+"""A cluster whose nodes reach each other and PostgreSQL through proxies, which cut, delay, stall and repeat traffic."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class ProxyRig(Rig):
 
 
 class TlsProxyRig(TlsRig, ProxyRig):
-    """The same with TLS between nodes, which notices what is repeated."""
+    """The same with TLS between nodes, which detects repeated data."""
 
     kinds = (CUT, DELAY, STALL, REPEAT)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +21,13 @@ from click.testing import CliRunner, Result
 from leveret import sync
 from leveret.cli.app import leveret
 from leveret.management.control_client import NoBroker, call
-from leveret.node.backup.directory import BackupDirectory
+from leveret.node.backup.copies import FileCopier
+from leveret.node.backup.directory import BackupDirectory, BackupFailed
+from leveret.node.backup.log_copies import LogCopier
+from leveret.node.backup.stored import StoredBackup
 from leveret.node.backup.writing import BackupWriter
+from leveret.storage import disk
+from leveret.storage.data_directory import DirectoryLock
 from tests.cli.runner import Commands
 from tests.cli.test_upload_commands import upload
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
@@ -82,6 +91,13 @@ def refused(directory: Path, data: Path, *more: str) -> str:
     result = restore(directory, data, *more)
     assert result.exit_code == 1 and result.output.startswith("Error: "), result.output
     assert not data.exists()
+    return result.output
+
+
+def checked(directory: Path, code: int, *more: str) -> str:
+    """Return the output of a check with this exit code."""
+    result = CliRunner().invoke(leveret, ["restore", str(directory), "--check", *more])
+    assert result.exit_code == code, result.output
     return result.output
 
 
@@ -150,7 +166,7 @@ def test_unchanged_segments_are_not_copied_again(broker: LeveretProcess, command
     path = seal_stream(broker, "more", 5)
     kept = {found: found.stat() for found in (backups / "segments").rglob("*") if found.is_file()}
     second = commands.json("backup", str(backups), "--keep", "2")
-    assert second["segments"] == {"linked": 1, "copied": 0, "unchanged": first["segments"]["linked"]}
+    assert second["segments"] == {"linked": 1, "copied": 0, "unchanged": first["segments"]["linked"], "left_out": 0}
     for found, status in kept.items():
         assert (found.stat().st_ino, found.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
     assert BackupDirectory(backups).names() == [first["name"], second["name"]]
@@ -206,7 +222,7 @@ def damage(path: Path) -> None:
 def test_a_damaged_backup_is_refused_by_the_name_of_the_file(commands: Commands, tmp_path: Path) -> None:
     commands.ok("backup", str(tmp_path / "backups"))
     name = latest(tmp_path / "backups").name
-    manifest = json.loads((tmp_path / "backups" / name / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "backups" / name / "manifest.json").read_text())["manifest"]
     [log] = manifest["logs"]
     files = [Path(name, file["path"]) for file in log["files"]] + [Path("segments", log["segments"][0]["path"])]
     assert {file.parts[1] for file in files[:3]} == {"log-0.sqlite", "staged", "audit.sqlite"}
@@ -218,15 +234,169 @@ def test_a_damaged_backup_is_refused_by_the_name_of_the_file(commands: Commands,
         shutil.copytree(tmp_path / "backups", copy)
         change(copy / file)
         assert str(copy / file) in refused(copy, tmp_path / "new")
+        assert str(copy / file) in checked(copy, 1)
         shutil.rmtree(copy)
-    for text in ('"format": 2', '"path": "../outside"'):
-        shutil.copytree(tmp_path / "backups", copy)
-        path = copy / name / "manifest.json"
-        key = text.partition(":")[0]
-        lines = [f"{text}," if line.strip().startswith(key) else line for line in path.read_text().splitlines()]
-        path.write_text("\n".join(lines))
-        assert str(path) in refused(copy, tmp_path / "new")
-        shutil.rmtree(copy)
+
+
+def test_a_manifest_without_a_file(commands: Commands, tmp_path: Path) -> None:
+    """The databases name all files that a backup needs."""
+    directory = tmp_path / "backups"
+    commands.ok("backup", str(directory))
+    name = latest(directory).name
+    assert f"backup {name} of" in checked(directory, 0)
+    backups = BackupDirectory(directory)
+    for kept, left in (("segments", "files"), ("files", "segments")):
+        manifest = backups.read(name)
+        lost = getattr(manifest.logs[0], left).pop(1 if left == "files" else 0)
+        shutil.copytree(directory, tmp_path / kept)
+        copy = BackupDirectory(tmp_path / kept)
+        (copy.path / name).rename(copy.path / f"{name}.incomplete")
+        copy.complete(name, manifest)
+        for said in (refused(copy.path, tmp_path / "new"), checked(copy.path, 1)):
+            assert "manifest.json is damaged: it lacks the file" in said and Path(lost.path).name in said
+
+
+def test_a_damaged_log_is_not_backed_up(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not replace an intact backup."""
+    backups = BackupDirectory(tmp_path / "backups")
+    commands.ok("backup", str(backups.path))
+    names = backups.names()
+    wait = BackupWriter._wait
+
+    def damaging(self: BackupWriter, path: Path) -> Any:
+        found = wait(self, path)
+        with contextlib.closing(sqlite3.connect(path / "log-0.sqlite")) as connection, connection:
+            connection.execute("UPDATE log SET data = zeroblob(length(data)) WHERE id = (SELECT min(id) FROM log)")
+        return found
+
+    monkeypatch.setattr(BackupWriter, "_wait", damaging)
+    said = commands.refused("backup", str(backups.path))
+    assert "is damaged: row 1 of the log is damaged" in said and "keep the earlier backups" in said
+    assert backups.names() == names and backups.interrupted() == []
+
+
+def test_a_backup_that_lacks_something_replaces_none(broker: LeveretProcess, commands: Commands, tmp_path: Path) -> None:
+    backups = BackupDirectory(tmp_path / "backups")
+    commands.ok("backup", str(backups.path))
+    path = seal_stream(broker, "lost", 5)
+    path.unlink()
+    (broker.data_dir / "staged" / "gone").touch()
+    result = commands.run("backup", str(backups.path))
+    assert result.exit_code == 1 and f"MISSING   the segment {path} is missing" in result.output
+    first, second = backups.names()
+    said = checked(backups.path, 1)
+    assert f"backup {second} of" in said and f"missing in the backup: the segment {path} is missing" in said
+    assert "is intact" in checked(backups.path, 0, "--backup", first)
+    assert "missing in the backup" in restored(backups.path, tmp_path / "new")
+    commands.ok("queues", "delete", "lost")
+    commands.ok("backup", str(backups.path))
+    assert len(backups.names()) == 1
+
+
+def test_the_broker_must_keep_files_to_the_end(
+    broker: LeveretProcess, commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that was suspended finds that files may have been removed meanwhile."""
+    copy_audit = LogCopier._copy_audit
+
+    def suspended(self: LogCopier) -> None:
+        call(broker.data_dir, "backup.end", {"directory": self._part.directory, "complete": False})
+        copy_audit(self)
+
+    monkeypatch.setattr(LogCopier, "_copy_audit", suspended)
+    assert "no backup to" in commands.refused("backup", str(tmp_path / "backups"))
+    assert os.listdir(tmp_path / "backups") == ["leveret-backups"] or BackupDirectory(tmp_path / "backups").names() == []
+
+
+def test_segments_of_a_failed_backup_are_synced(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, a power cut could remove them although a later backup is complete."""
+    with monkeypatch.context() as patch:
+        patch.setattr(FileCopier, "sync", failing)
+        commands.refused("backup", str(tmp_path / "backups"))
+    kept = next((tmp_path / "backups/segments").rglob("*.parquet")).parent
+    synced = []
+    sync_directory = disk.sync_directory
+
+    def noted(path: str | Path) -> None:
+        synced.append(Path(path))
+        sync_directory(path)
+
+    monkeypatch.setattr(disk, "sync_directory", noted)
+    commands.ok("backup", str(tmp_path / "backups"))
+    assert {kept, tmp_path / "backups/segments", tmp_path / "backups"} <= set(synced)
+    synced.clear()
+    commands.ok("backup", str(tmp_path / "backups"))
+    assert kept not in synced
+
+
+def failing(*_: object) -> Any:
+    raise BackupFailed("it failed")
+
+
+def test_copies_leave_the_broker_its_space(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=1000))
+    said = commands.refused("backup", str(tmp_path / "backups"))
+    assert "1000 bytes are free on the disk of the broker, which needs" in said and "limits.disk_free" in said
+    assert BackupDirectory(tmp_path / "backups").names() == []
+
+
+def test_a_restore_needs_space_and_its_directory(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups = tmp_path / "backups"
+    commands.ok("backup", str(backups))
+    assert "is in the directory of backups" in refused(backups, backups / "segments/new")
+    with monkeypatch.context() as patch:
+        usage = shutil.disk_usage
+        patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=1000))
+        assert "1000 are free on the disk of" in refused(backups, tmp_path / "new")
+    # Another restore to the same directory begins at the same time.
+    check_databases = StoredBackup.check_databases
+    locks = []
+
+    def overtaken(self: StoredBackup) -> None:
+        check_databases(self)
+        locks.append(DirectoryLock(tmp_path / "new", "log-0.lock"))
+
+    monkeypatch.setattr(StoredBackup, "check_databases", overtaken)
+    result = restore(backups, tmp_path / "new")
+    assert result.exit_code == 1 and "is in use by process" in result.output
+    assert os.listdir(tmp_path / "new") == ["log-0.lock"]
+    locks[0].release()
+
+
+def test_modes_of_restored_files(commands: Commands, tmp_path: Path) -> None:
+    """A backup may have been made readable, or read-only, on its way."""
+    backups = tmp_path / "backups"
+    commands.ok("backup", str(backups))
+    for path in backups.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            path.unlink()  # it may be a hard link
+            path.write_bytes(content)
+            path.chmod(0o444)
+    restored(backups, tmp_path / "new")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    segments = {name: mode for name, mode in modes.items() if name.endswith(".parquet")}
+    assert set(segments.values()) == {0o640} and {mode for name, mode in modes.items() if name not in segments} == {0o600}
+
+
+def test_root_becomes_the_user_of_the_broker(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        data = Path(name, "data")
+        data.mkdir()
+        os.chown(data, 65534, 65534)
+        command = [sys.executable, "-m", "leveret", "backup", str(Path(name, "backups")), "--data-dir", str(data)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+        assert done.returncode == 3, done.stderr
+        marker = Path(name, "backups", "leveret-backups").stat()
+        assert (marker.st_uid, marker.st_gid) == (65534, 65534)
 
 
 def test_refusals(broker: LeveretProcess, commands: Commands, tmp_path: Path) -> None:
@@ -234,14 +404,20 @@ def test_refusals(broker: LeveretProcess, commands: Commands, tmp_path: Path) ->
     full.mkdir()
     (full / "mine").touch()
     assert "has other contents than backups" in commands.refused("backup", str(full))
-    assert "is in the data directory" in commands.refused("backup", str(broker.data_dir / "backups"))
+    assert "is in the directory" in commands.refused("backup", str(broker.data_dir / "backups"))
     assert "run it there, without --url" in commands.mistaken("backup", str(tmp_path / "b"), "--url", "http://localhost")
     assert "no backups of Leveret" in refused(full, tmp_path / "new")
     assert "cannot be read" in refused(tmp_path / "missing", tmp_path / "new")
     commands.ok("backup", str(tmp_path / "backups"))
     result = restore(tmp_path / "backups", full)
     assert "is not empty: it has mine" in result.output and os.listdir(full) == ["mine"]
+    neither = CliRunner().invoke(leveret, ["restore", str(tmp_path / "backups")])
+    assert neither.exit_code == 2 and "expected the new data directory, --data-dir, or --check" in neither.output
+    assert "leave out --data-dir" in checked(tmp_path / "backups", 2, "--data-dir", str(tmp_path / "new"))
+    assert "has no backup 'x'" in checked(tmp_path / "backups", 4, "--backup", "x")
+    assert "no backups of Leveret" in checked(full, 4)
     with BackupDirectory(tmp_path / "backups").lock():
+        assert "another `leveret backup`" in checked(tmp_path / "backups", 4)
         assert "another `leveret backup`" in refused(tmp_path / "backups", tmp_path / "new")
         assert "another `leveret backup`" in commands.refused("backup", str(tmp_path / "backups"))
 
@@ -296,7 +472,7 @@ def test_a_killed_broker(tmp_path: Path) -> None:
             return answer
 
         with backups.lock(), pytest.raises(NoBroker):
-            BackupWriter(backups, kill_after_start, lambda text: None, (0, 0)).run()
+            BackupWriter(backups, kill_after_start, lambda text: None).run()
         assert sorted(os.listdir(backups.path)) == ["leveret-backups"]
         broker.start()
         Commands(broker.data_dir).ok("backup", str(backups.path))
@@ -326,6 +502,33 @@ def test_an_interrupted_restore_does_not_start(commands: Commands, tmp_path: Pat
     assert not (tmp_path / "new").exists()
     with pytest.raises(RuntimeError, match=r"log-0\.sqlite is missing"):
         LeveretProcess(tmp_path / "second", data_dir=tmp_path / "left").start()
+
+
+def test_segments_at_a_url(tmp_path: Path) -> None:
+    """They are copied, or left out on request, which a check and a restore say."""
+    leveret_only("commands talk to its control socket")
+    place = f"local://{tmp_path}/bucket"
+    config = CONFIG.replace("[streams]", f'[streams]\ndirectory = "{place}"')
+    backups = tmp_path / "backups"
+    with LeveretProcess(tmp_path / "broker", config=config).start() as broker:
+        commands = Commands(broker.data_dir)
+        seal_stream(broker, "events", 20)
+        left_out = commands.json("backup", str(tmp_path / "others"), "--without-remote-segments")
+        assert left_out["segments"] == {"linked": 0, "copied": 0, "unchanged": 0, "left_out": 1}
+        for unchanged in range(2):
+            found = commands.json("backup", str(backups))["segments"]
+            assert found == {"linked": 0, "copied": 1 - unchanged, "unchanged": unchanged, "left_out": 0}
+        broker.check_log()
+    note = f"not in the backup: 1 segments in {place}"
+    assert note in checked(tmp_path / "others", 0) and note in restored(tmp_path / "others", tmp_path / "other")
+    assert "note" not in checked(backups, 0)
+    assert f"what was in {place} is in {tmp_path / 'new/streams'}; move it there" in restored(backups, tmp_path / "new")
+    with LeveretProcess(tmp_path / "second", config=CONFIG, data_dir=tmp_path / "new").start() as second:
+        [segment] = Commands(second.data_dir).json("streams", "segments", "events")
+        assert Path(segment["path"]).is_relative_to(tmp_path / "new/streams") and segment["count"] == 20
+        second.check_log()
+    damage(next((backups / "segments").rglob("*.parquet")))
+    assert "is damaged: the checksum of" in checked(backups, 1)
 
 
 def test_several_processes(tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ import pika
 import pytest
 
 import leveret.sync
+from leveret.cli import migrate
+from leveret.cli.migration import source as source_module
 from leveret.cli.migration.plan import findings, only_vhost
-from leveret.cli.migration.source import with_vhost
+from leveret.cli.migration.shovels import DynamicShovels
+from leveret.cli.migration.source import Source, with_vhost
 from leveret.management.control_client import call
 from leveret.management.definitions.document import Document
 from tests.cli.program import Done, Program, interruptible
@@ -24,21 +27,22 @@ from tests.management.http.client import send
 from tests.shovel.test_kills import fill, length
 from tests.shovel.test_moves import drain
 from tests.support import rabbitmq
-from tests.support.broker import LeveretProcess, basic_config, free_port
+from tests.support.broker import Broker, LeveretProcess, basic_config, free_port
 from tests.support.polling import wait_until
 
 COUNT = 10000
 # Messages at the destination when the command is killed.
 MOVED = 300
 KEPT = pika.BasicProperties(delivery_mode=2)
-APP = {"name": "app", "password": "secret", "tags": ""}
+FULL = "vhöst/ü"
 
 
 class Migration:
     """A broker with a management API, a new broker, and the command line."""
 
-    def __init__(self, source: str, source_url: str, destination: LeveretProcess) -> None:
-        self.source = source
+    def __init__(self, process: Broker, source_url: str, destination: LeveretProcess) -> None:
+        self.process = process
+        self.source = process.url()
         self.source_url = source_url
         self.destination = destination
         self.program = Program(destination)
@@ -53,6 +57,17 @@ class Migration:
         done = self.run("--json", *options)
         assert done.out, done.err
         return json.loads(done.out)
+
+    def at_source(self, operation: str, **arguments: Any) -> Any:
+        """Call an operation of a Leveret at the source."""
+        assert isinstance(self.process, LeveretProcess)
+        return call(self.process.data_dir, operation, arguments)
+
+    def declare(self, vhost: str, name: str, **keywords: Any) -> None:
+        """Declare a queue at a Leveret at the source, and wait until its API lists the queue."""
+        self.at_source("queues.add", vhost=vhost, name=name, **keywords)
+        api = Source(self.source_url, None)
+        wait_until(lambda: (vhost, name) in map(source_module.key_of, api.queues()))
 
     def there(self, queue: str) -> int:
         """The number of messages of a queue at the destination, 0 if there is none."""
@@ -90,9 +105,16 @@ def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
         call(source.data_dir, "queues.add", {"name": "log", "arguments": {"x-queue-type": "stream"}})
         definition = {"max-length": 100000, "queue-mode": "lazy"}
         call(source.data_dir, "policies.set", {"name": "short", "pattern": "^d", "definition": definition})
-        value = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://", "reconnect-delay": 0}
-        call(source.data_dir, "parameters.set", {"component": "shovel", "name": "s", "value": value})
-        yield Migration(source.url(), http_url(source), destination)
+        value = {
+            "src-uri": "amqp://me:hunter2@127.0.0.1:1",
+            "src-queue": "a",
+            "dest-uri": "amqp://me:hunter2@",
+            "reconnect-delay": 0,
+        }
+        call(source.data_dir, "parameters.set", {"component": "shovel", "name": "s/1", "value": value})
+        upstream = {"uri": "amqp://me:hunter2@far?password=hunter2"}
+        call(source.data_dir, "parameters.set", {"component": "federation-upstream", "name": "u", "value": upstream})
+        yield Migration(source, http_url(source), destination)
         source.check_log()
         destination.check_log()
 
@@ -109,12 +131,15 @@ def test_a_plan_changes_nothing(migration: Migration) -> None:
     assert done.code == 0, done.err
     text = done.out.decode()
     assert "policy 'short' in vhost '/'" in text and "without effect: queue-mode" in text
-    assert "shovel 's' in vhost '/'" in text and "not imported" in text
-    assert "1 quorum queues" in text
+    assert "shovel 's/1' in vhost '/'" in text and "moved by --shovels" in text
+    assert "its destination logs in as user 'me', which the source does not have" in text
+    assert "federation-upstream 'u' in vhost '/'" in text
+    assert "1 quorum queue " in text
     assert "stream 'log' in vhost '/'" in text
     assert "(dry run)" in text
     assert "nothing was changed" in text
     found = migration.json()
+    assert "hunter2" not in text + done.err + json.dumps(found)
     assert [item["name"] for item in found["queues"]] == ["deep", "log"]
     assert [item["label"] for item in found["definitions"]["added"] if item["kind"] == "policy"] == [
         "policy 'short' in vhost '/'"
@@ -142,7 +167,7 @@ def test_definitions_and_messages(migration: Migration) -> None:
     done = migration.run("--definitions", "--messages")
     assert done.code == 0, done.err
     assert "queue 'deep' in vhost '/': moved 200 messages" in done.err
-    assert b"moved 200 messages; 0 are left at the source" in done.out
+    assert b"moved 200 messages; 0 left at the source" in done.out
     assert drain(migration.destination.url(), "deep") == list(range(200))
     rows = {row["name"]: row for row in call(migration.destination.data_dir, "queues.list", {})}
     assert rows["deep"]["policy"] == "short"
@@ -160,7 +185,7 @@ def test_queues_with_consumers_wait_for_their_end(migration: Migration) -> None:
     channel.connection.process_data_events(0)
     done = migration.run("--messages")
     assert done.code == 1
-    assert "queue 'deep' in vhost '/': it has 1 consumers at the source; stop them first" in done.err
+    assert "queue 'deep' in vhost '/': it has 1 consumer at the source; stop them first" in done.err
     assert migration.there("deep") == 0
     with interruptible(), migration.program.begin(*migration.arguments("--messages", "--follow")) as process:
         assert process.stderr is not None
@@ -171,7 +196,7 @@ def test_queues_with_consumers_wait_for_their_end(migration: Migration) -> None:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert b"moved 50 messages; 0 are left at the source" in out
+    assert b"moved 50 messages; 0 left at the source" in out
     assert drain(migration.destination.url(), "deep") == list(range(50))
 
 
@@ -196,16 +221,147 @@ def test_only_a_vhost_of_definitions() -> None:
 
 
 def test_what_is_not_supported() -> None:
-    queue = {"vhost": "/", "name": "q", "type": "classic", "durable": True, "exclusive": False}
-    rows = [queue, {**queue, "name": "t", "durable": False}, {**queue, "name": "e", "exclusive": True}]
-    document = Document({"parameters": [{"component": "federation-upstream", "name": "f", "vhost": "v"}]})
-    found = {item.object: item.effect for item in findings(document, {"rabbitmq_mqtt", "rabbitmq_top"}, rows)}
+    queue = {"vhost": "/", "name": "q", "type": "classic", "durable": True, "exclusive": False, "auto_delete": False}
+    rows = [
+        queue,
+        {**queue, "name": "t", "durable": False},
+        {**queue, "name": "e", "exclusive": True},
+        {**queue, "name": "a", "auto_delete": True},
+        {**queue, "name": "m", "type": "MQTT QoS 0"},
+    ]
+    operator_policy: object = {
+        "component": "operator_policy",
+        "name": "o",
+        "vhost": "v",
+        "value": {"definition": {"ha-mode": "all"}},
+    }
+    document = Document({"parameters": [{"component": "federation-upstream", "name": "f", "vhost": "v"}, operator_policy]})
+    plugins = {"rabbitmq_mqtt", "rabbitmq_top", "ours", "rabbitmq_peer_discovery_k8s"}
+    found = {item.object: item.effect for item in findings(document, plugins, rows)}
     assert found.keys() == {
         "plugin rabbitmq_mqtt",
+        "plugin ours",
         "federation-upstream 'f' in vhost 'v'",
+        "operator policy 'o' in vhost 'v'",
         "queue 't' in vhost '/'",
         "queue 'e' in vhost '/'",
+        "queue 'a' in vhost '/'",
+        "queue 'm' in vhost '/'",
     }
+
+
+def test_shovels_that_are_not_migrated() -> None:
+    def parameter(name: str, **more: Any) -> dict[str, Any]:
+        value = {"src-uri": "amqp://app@", "src-queue": "a", "dest-uri": "amqp://old/v", "dest-queue": "b", **more}
+        return {"component": "shovel", "vhost": "v", "name": name, "value": value}
+
+    kept = {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {}}
+    plain = parameter("plain")
+    parameters = [plain, parameter("mqtt", **{"src-protocol": "mqtt"}), parameter("once", **{"src-delete-after": 5}), kept]
+    sections: dict[str, list[object]] = {"users": [{"name": "app"}], "parameters": [*parameters]}
+    shovels = DynamicShovels(Document(sections), "old")
+    effects = {item.object: item.effect for item in shovels.findings()}
+    moved = "moved by --shovels: set here, and deleted at the source; its destination is the broker to migrate from"
+    assert effects["shovel 'plain' in vhost 'v'"] == moved
+    assert "not migrated: shovel 'mqtt': 'src-protocol' is 'mqtt'" in effects["shovel 'mqtt' in vhost 'v'"]
+    assert "not migrated: it ends when it has moved its messages" in effects["shovel 'once' in vhost 'v'"]
+    assert shovels.migrated().sections == {"parameters": [plain]}
+    assert shovels.others().of("parameters") == [kept]
+
+
+def test_a_list_of_queues_has_several_pages(migration: Migration, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_PAGE_SIZE", 1)
+    assert [row["name"] for row in Source(migration.source_url, None).queues()] == ["deep", "log"]
+
+
+def test_unacked_messages_are_left(
+    migration: Migration, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(migrate, "_STATISTICS_TIMEOUT", 0)
+    publish(migration.source, "deep", 2)
+    at_source = Source(migration.source_url, None)
+    with leveret.sync.connect(migration.source) as connection, connection.channel() as channel:
+        for _ in range(2):
+            assert channel.get("deep") is not None
+        rows = wait_until(lambda: [row for row in at_source.queues() if row["messages_unacknowledged"] == 2])
+        assert migrate._check_left(at_source, rows, [("/", "deep")]) == 1
+    assert "queue 'deep' in vhost '/': 2 unacked messages left at the source" in capsys.readouterr().err
+    wait_until(lambda: at_source.queues()[0]["messages_ready"] == 2)
+    drain(migration.source, "deep")
+
+
+def test_a_password_that_leveret_has_hashed_again_stays(migration: Migration) -> None:
+    hashed = migration.at_source("users.hash_password", password="secret")
+    migration.at_source("users.set", name="app", tags=[], **hashed)
+    migration.at_source("permissions.set", user="app", vhost="/", configure="", write="", read="")
+    assert migration.run("--definitions").code == 0
+
+    def has_changed() -> bool:
+        rows = call(migration.destination.data_dir, "users.list", {})
+        found = next(row for row in rows if row["name"] == "app")
+        return bool(found.get("password_hash") != hashed["password_hash"])
+
+    with leveret.sync.connect(migration.destination.url(user="app", password="secret")):
+        wait_until(has_changed)
+    assert migration.json()["definitions"]["changed"] == []
+    migration.at_source("users.delete", name="app")
+
+
+def test_a_refusal_of_the_import_is_an_error(migration: Migration) -> None:
+    """The limit of a vhost, which a dry run does not check."""
+    for name in ("a", "b"):
+        migration.declare(FULL, name)
+    limits = {"vhost": FULL, "component": "vhost-limits", "name": "limits"}
+    migration.at_source("parameters.set", **limits, value={"max-queues": 1})
+    publish(migration.process.url(vhost=FULL), "b", 1)
+    done = migration.run("--vhost", FULL, "--definitions")
+    assert done.code == 1
+    assert f"queue 'b' in vhost '{FULL}': " in done.err and "limit" in done.err
+    # Objects that the destination lacks can be left behind.
+    done = migration.run("--vhost", FULL, "--messages")
+    assert (done.code, "--accept-unsupported" in done.err) == (1, True), done.err
+    done = migration.run("--vhost", FULL, "--messages", "--accept-unsupported")
+    assert done.code == 1
+    assert f"queue 'b' in vhost '{FULL}': not moved, because the destination does not have it" in done.err
+    for broker in (migration.process, migration.destination):
+        assert isinstance(broker, LeveretProcess)
+        call(broker.data_dir, "parameters.delete", limits)
+        for row in call(broker.data_dir, "queues.list", {"vhost": FULL}):
+            call(broker.data_dir, "queues.delete", {"vhost": FULL, "name": row["name"]})
+
+
+def test_queues_with_auto_delete_stay(migration: Migration) -> None:
+    migration.declare("/", "brief", auto_delete=True)
+    publish(migration.source, "brief", 3)
+    done = migration.run("--definitions", "--messages")
+    assert done.code == 0, done.err
+    assert b"queue 'brief' in vhost '/'" in done.out
+    rows = {row["name"]: row for row in migration.at_source("queues.list")}
+    assert rows["brief"]["ready"] == 3
+    migration.at_source("queues.delete", name="brief")
+
+
+def test_shovels_move(migration: Migration) -> None:
+    before = migration.at_source("parameters.list", component="shovel")
+    done = migration.run("--shovels")
+    assert (done.code, b"moved 1 shovel\n" in done.out) == (0, True), done.err
+    assert call(migration.destination.data_dir, "parameters.list", {"component": "shovel"}) == before
+    assert migration.at_source("parameters.list", component="shovel") == []
+    call(migration.destination.data_dir, "parameters.delete", {"component": "shovel", "name": "s/1"})
+    assert migration.run("--shovels").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--vhost", "missing"), "the source has no vhost 'missing'"),
+        (("--messages", "--to-amqp", "amqp://u:hunter2@h/v"), "--to-amqp: the URL has a vhost; expected amqp://"),
+        (("--follow",), "need --messages"),
+    ],
+)
+def test_invalid_options(migration: Migration, options: tuple[str, ...], expected: str) -> None:
+    done = migration.run(*options)
+    assert (done.code != 0, expected in done.err, "hunter2" in done.err) == (True, True, False), done.err
 
 
 def test_uris() -> None:
@@ -218,12 +374,14 @@ def test_uris() -> None:
         ("http://127.0.0.1:1", 3, "no management API answers at http://127.0.0.1:1"),
         ("amqp://127.0.0.1", 2, "expected http:// or https://"),
         ("http://guest:wrong@HOST", 4, "refuses user 'guest'"),
+        ("http://guest:wro/ng@127.0.0.1", 2, "with '/', '?' and '@' in passwords as %2F"),
     ],
 )
 def test_sources_that_cannot_be_read(migration: Migration, url: str, code: int, expected: str) -> None:
     url = url.replace("HOST", migration.source_url.rpartition("@")[2])
     done = migration.program.run("migrate", "--from", url, "--data-dir", str(migration.destination.data_dir))
-    assert (done.code, expected in done.err, "wrong" in done.err) == (code, True, False), done.err
+    assert (done.code, expected in done.err) == (code, True), done.err
+    assert "wro" not in done.err
 
 
 @pytest.mark.slow
@@ -233,24 +391,32 @@ def test_a_rabbitmq_migrates(tmp_path: Path) -> None:
         pytest.skip("rabbitmq-server is not installed")
     port = free_port()
     settings = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"
-    plugins = ("rabbitmq_management", "rabbitmq_stomp")
+    plugins = ("rabbitmq_management", "rabbitmq_stomp", "rabbitmq_shovel")
     with (
         rabbitmq.RabbitProcess(tmp_path / "old", plugins, settings + "stomp.listeners.tcp = none\n").start() as rabbit,
         LeveretProcess(tmp_path / "new", config="[server]\n").start() as new,
     ):
         _prepare(rabbit)
-        migration = Migration(rabbit.url(), f"http://guest:guest@127.0.0.1:{port}", new)
+        migration = Migration(rabbit, f"http://guest:guest@127.0.0.1:{port}", new)
         wait_until(lambda: _answers(port))
         plan = wait_until(lambda: _plan_with(migration, "orders"))
         effects = {item["object"]: item["effect"] for item in plan["findings"]}
         assert "plugin rabbitmq_stomp" in effects
+        assert "moved by --shovels" in effects["shovel 'far' in vhost '/'"]
+        assert "not migrated: it ends" in effects["shovel 'once' in vhost '/'"]
         assert effects["policy 'ha' in vhost '/'"] == "imported; without effect: ha-mode"
-        assert "1 quorum queues" in effects
+        assert "1 quorum queue" in effects
         assert [item["label"] for item in plan["definitions"]["refused"]] == ["policy 'odd' in vhost '/'"]
         assert "policy 'odd' in vhost '/'" in migration.run("--definitions").err
         assert migration.there("orders") == 0
         done = migration.run("--definitions", "--accept-unsupported")
         assert done.code == 0, done.err
+        done = migration.run("--shovels")
+        assert (done.code, b"moved 1 shovel\n" in done.out) == (0, True), done.err
+        shovels = call(new.data_dir, "parameters.list", {"component": "shovel"})
+        assert [shovel["name"] for shovel in shovels] == ["far"]
+        assert shovels[0]["value"]["dest-uri"] == "amqp://me:hunter2@127.0.0.1:1"
+        assert "far" not in rabbit.control("list_parameters", "-p", "/") and "hunter2" not in done.out.decode() + done.err
         # The password of the user is still valid.
         with leveret.sync.connect(new.url(user="app", password="secret")) as connection:
             assert connection.is_open
@@ -281,6 +447,9 @@ def _prepare(rabbit: rabbitmq.RabbitProcess) -> None:
     rabbit.control("set_permissions", "app", ".*", ".*", ".*")
     rabbit.control("set_policy", "ha", "^orders$", '{"ha-mode":"all"}')
     rabbit.control("set_policy", "odd", "(?=a)", '{"max-length":5}')
+    shovel = {"src-uri": "amqp://", "src-queue": "none", "dest-uri": "amqp://me:hunter2@127.0.0.1:1", "dest-queue": "none"}
+    rabbit.control("set_parameter", "shovel", "far", json.dumps(shovel))
+    rabbit.control("set_parameter", "shovel", "once", json.dumps({**shovel, "src-delete-after": 1000}))
     fill(rabbit.url(), "orders", COUNT)
     with leveret.sync.connect(rabbit.url()) as connection, connection.channel() as channel:
         channel.declare_queue("quorum", durable=True, arguments={"x-queue-type": "quorum"})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import quote
 
 import click
 import pytest
@@ -14,8 +16,12 @@ from click.testing import CliRunner, Result
 from leveret.cli.app import COMMANDS, NOT_REMOTE, leveret
 from tests.cli.runner import Commands, http_url
 from tests.management.http.brokers import USERS
+from tests.management.http.client import HttpBroker
 from tests.security.certificates import Authority
-from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.server.test_server import Wire
+from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
+from tests.support.peers.websocket import connect
+from tests.support.polling import wait_until
 
 ALL = "leveret.tag:administrator"
 
@@ -28,7 +34,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
     process = LeveretProcess(
         tmp_path_factory.mktemp("remote"),
         config=basic_config() + USERS + settings,
-        environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+        environment={
+            "LEVERET_MANAGEMENT__ENABLED": "true",
+            "LEVERET_WEBSOCKET__ENABLED": "true",
+            "LEVERET_WEBSOCKET__PORT": str(free_port()),
+            "LEVERET_WEBSOCKET__TRUSTED_PROXIES": "127.0.0.1",
+        },
     )
     with process.start():
         yield process
@@ -90,6 +101,48 @@ def test_every_list_has_a_remote_form(broker: LeveretProcess, command: list[str]
     for row in (*remote, *local) if command == ["shards"] else ():
         assert row.pop("memory") > 0  # changes between the two
     assert remote == local
+
+
+def test_top(broker: LeveretProcess) -> None:
+    url = http_url(broker)
+    local = Commands(broker.data_dir)
+    local.ok("queues", "add", "shown")
+    options = ("top", "--json", "--interval", "0.1")
+    changing = ("uptime", "memory")
+    remote, here = (
+        {key: value for key, value in json.loads(shown).items() if key not in changing}
+        for shown in (ok("--url", url, *options), local.ok(*options))
+    )
+    assert remote == here
+    assert [queue["name"] for queue in remote["queues"]] == ["shown"]
+    assert "shown" in ok("top", "--once", "--interval", "0.1", environment={"LEVERET_URL": url})
+    local.ok("queues", "delete", "shown")
+    assert "Not administrator user" in run("--url", http_url(broker, "monitor"), "top", "--once").output
+    # Its operations are not in the log at the default level, which would have one each second.
+    assert "statistics.changes" not in broker.log()
+
+
+def test_lists_show_connections_over_websocket_with_the_client_that_a_proxy_names(broker: LeveretProcess) -> None:
+    url, port = http_url(broker), int(broker.environment["LEVERET_WEBSOCKET__PORT"])
+
+    async def test() -> None:
+        peer = await connect("127.0.0.1", port)
+        await peer.upgrade(forwarded_for=["192.0.2.1, 203.0.113.7:4711"])
+        await Wire(cast(Any, peer), cast(Any, peer)).open("plain")
+        own = peer.writer.get_extra_info("sockname")[1]
+        await asyncio.to_thread(check, f"203.0.113.7:4711 via 127.0.0.1:{own} -> 127.0.0.1:{port}")
+        peer.writer.close()
+
+    def check(name: str) -> None:
+        (listed,) = json.loads(ok("--url", url, "connections", "--json"))
+        assert (listed["name"], listed["websocket_path"], listed["tls"]) == (name, "/ws", False)
+        assert "/ws" in ok("--url", url, "connections").split()
+        row = HttpBroker(broker, "/broker").get("/connections/" + quote(name, safe=""))
+        assert (row["peer_host"], row["peer_port"], row["host"], row["port"]) == ("203.0.113.7", 4711, "127.0.0.1", port)
+        assert (row["websocket_path"], row["ssl"], row["protocol"]) == ("/ws", False, "AMQP 0-9-1")
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    wait_until(lambda: json.loads(ok("--url", url, "connections", "--json")) == [])
 
 
 def test_the_environment_selects_the_broker(broker: LeveretProcess) -> None:
@@ -170,7 +223,7 @@ def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
             assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
 
 
-@pytest.mark.parametrize("name", ["statistics.changes", "users.authenticate", "users.resume", "backup.start"])
+@pytest.mark.parametrize("name", ["users.authenticate", "users.resume", "backup.start"])
 def test_internal_operations_are_not_available(broker: LeveretProcess, name: str) -> None:
     from leveret.management.control_client import CallFailed
     from leveret.management.http_client import HttpControl

@@ -94,9 +94,11 @@ def wait_for_looks(dsn: str, node: str) -> None:
     def last() -> object:
         return execute(dsn, f"SELECT seen FROM leveret.node WHERE name = '{node}'")
 
+    def differs(before: object) -> bool:
+        return last() != before
+
     for _ in range(2):
-        before = last()
-        wait_until(lambda: last() != before, "a look")  # noqa: B023
+        wait_until(partial(differs, last()), "a look")
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_a_node_without_links_is_shown_at_all_nodes(tmp_path: Path, dsn: str, li
         settled(lambda: 'leveret_node_unreachable{node="first"} 1.0' in scrape(third).splitlines(), third)
         refused = api("GET", "/health/checks/is-in-service")
         assert refused.status == 503
-        assert b"no link between this node and another one works, though others reach each other" in refused.content
+        assert b"this node has no link to another one, although others reach each other" in refused.content
         # A load balancer does not take its clients away: the others do not reach its shards.
         assert api("GET", "/health/checks/ready-to-serve-clients").status == 200
         link.broker.port = port

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, cast
 
 import pytest
 
 from leveret.cluster.front_session import FrontProtocols
 from leveret.server.server import Server
-from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+from leveret.server.websocket import WebSocketProtocol
+from leveret.server.websocket_request import WebSocketSettings
 from leveret.wire.amqp10.frames import FrameReader
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Close, Open
 from tests.cluster.joined import Cluster, joined
 from tests.cluster.linked import linked
-from tests.server.test_server import Wire
+from tests.server.test_websocket import wire_of
 from tests.support.peers.amqp10 import AMQP
 from tests.support.peers.websocket import WebSocketPeer, connect
 from tests.support.polling import wait_until
@@ -48,10 +48,6 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-def wire_of(peer: WebSocketPeer) -> Wire:
-    return Wire(cast(Any, peer), cast(Any, peer))
-
-
 def test_a_relayed_connection(cluster: Cluster) -> None:
     port = listen(cluster, cluster.front)
 
@@ -62,6 +58,7 @@ def test_a_relayed_connection(cluster: Cluster) -> None:
         own = peer.writer.get_extra_info("sockname")[1]
         assert described.name == f"127.0.0.1:{own} -> 127.0.0.1:{port}"
         assert not described.tls
+        assert described.websocket_path == "/ws"
         await wire.send(1, "channel.open")
         await wire.expect("channel.open-ok")
         await wire.send(0, "connection.close", reply_code=200)

@@ -451,6 +451,18 @@ def test_an_invalid_origin_of_websockets(tmp_path: Path, origin: str) -> None:
     assert f"'websocket.allowed_origins' has '{origin}'; expected an origin such as https://id.example.com" in found
 
 
+@pytest.mark.parametrize("network", ["proxy.example.com", "10.1.2.3/16"])
+def test_an_invalid_network_of_proxies(tmp_path: Path, network: str) -> None:
+    found = error(tmp_path, f'[websocket]\ntrusted_proxies = ["127.0.0.1", "::1/128", "{network}"]')
+    assert f"'websocket.trusted_proxies' has '{network}'" in found
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0"])
+def test_every_address_as_a_proxy(tmp_path: Path, network: str) -> None:
+    found = error(tmp_path, f'[websocket]\ntrusted_proxies = ["127.0.0.1", "{network}"]')
+    assert f"'websocket.trusted_proxies' has '{network}', so that every client could name any address" in found
+
+
 def test_websockets_only_with_tls_but_without_a_certificate(tmp_path: Path) -> None:
     found = error(tmp_path, "[websocket]\nenabled = true\nplain = false")
     assert "'websocket.enabled' is true, but 'websocket.plain' (or 'server.plain') is false; expected 'tls.cert'" in found

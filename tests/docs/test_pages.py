@@ -11,6 +11,7 @@ import pkgutil
 import re
 import shlex
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -19,9 +20,10 @@ import yaml
 
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
+from leveret.management.control_client import call
 from leveret.spark.pipeline.load import load_pipeline
 from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, code, links, page_id, program_name, prose
-from tests.support.broker import ROOT, Broker
+from tests.support.broker import ROOT, Broker, LeveretProcess
 
 # Languages of blocks that are not checked by `test_blocks_are_checked`.
 ELSEWHERE = {
@@ -87,8 +89,17 @@ def test_the_architecture_names_existing_files() -> None:
         assert found, f"{path} does not exist"
 
 
+@pytest.fixture
+def empty_broker(broker: Broker) -> Iterator[Broker]:
+    """The session's broker, without the queues that a page leaves: others declare queues of the same names."""
+    yield broker
+    if isinstance(broker, LeveretProcess):
+        for queue in call(broker.data_dir, "queues.list"):
+            call(broker.data_dir, "queues.delete", {"vhost": queue["vhost"], "name": queue["name"]})
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
-def test_python_blocks(page: Path, broker: Broker) -> None:
+def test_python_blocks(page: Path, empty_broker: Broker) -> None:
     """The blocks of a page run one after the other, in one namespace, and with `await` on one event loop. Those that are
     files are not among them."""
     names: dict[str, object] = {"__name__": "__docs__"}
@@ -97,7 +108,7 @@ def test_python_blocks(page: Path, broker: Broker) -> None:
             if program_name(block):
                 continue
             # Lines keep the numbers that they have on the page.
-            source = "\n" * (block.line - 1) + at_broker(block.text, broker)
+            source = "\n" * (block.line - 1) + at_broker(block.text, empty_broker)
             code = compile(source, page_id(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             result = types.FunctionType(code, names)()
             if inspect.iscoroutine(result):

@@ -50,7 +50,7 @@ def test_example(example: str, tmp_path: Path) -> None:
 @examples
 def test_example_with_a_broker_process(example: str, tmp_path: Path, broker: Broker) -> None:
     if example in NEEDS_PLUGIN and broker.kind == "rabbitmq":
-        pytest.skip("RabbitMQ has the exchange type x-delayed-message only with a plug-in")
+        pytest.skip("RabbitMQ has the exchange type x-delayed-message only with a plugin")
     run(
         example,
         tmp_path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pika
@@ -16,9 +17,7 @@ from tests.support.polling import wait_until
 from tests.support.postgres import postgres_settings, require_postgres, shared_server
 
 proton = pytest.importorskip("proton")
-
-from proton import Message  # noqa: E402
-from proton.utils import BlockingConnection  # noqa: E402
+proton_utils = pytest.importorskip("proton.utils")
 
 KEY = "x-deduplication-header"
 WINDOW = {"x-deduplication-window": 3_600_000}
@@ -51,6 +50,10 @@ def publish(channel: BlockingChannel, number: int, exchange: str = "", key: str 
     channel.basic_publish(exchange, key, b"%d" % number, pika.BasicProperties(delivery_mode=2, headers=headers))
 
 
+def has(channel: BlockingChannel, queue: str, messages: int) -> bool:
+    return count(channel, queue) >= messages
+
+
 def publish_both(channel: BlockingChannel, number: int) -> None:
     """Publish a message to a queue that deduplicates, and one to an exchange that does."""
     publish(channel, number)
@@ -68,7 +71,7 @@ def test_a_kill_leaves_each_message_with_its_key(process: LeveretProcess) -> Non
     channel.queue_bind("log", "events")
     for number in numbers[:500]:
         publish_both(channel, number)
-    wait_until(lambda: count(channel, "log") > 0, "the first message")
+    wait_until(partial(has, channel, "log", 1), "the first message")
     for number in numbers[500:]:
         publish_both(channel, number)
     process.kill()
@@ -78,7 +81,7 @@ def test_a_kill_leaves_each_message_with_its_key(process: LeveretProcess) -> Non
     for number in numbers:
         publish_both(channel, number)
     for queue in ("orders", "log"):
-        wait_until(lambda queue=queue: count(channel, queue) >= 1000, "all messages")  # type: ignore[misc]
+        wait_until(partial(has, channel, queue, 1000), "all messages")
         assert sorted(map(int, drain(channel, queue))) == list(numbers)
     # The keys outlive the messages, and another kill.
     channel.confirm_delivery()
@@ -99,10 +102,10 @@ def test_duplicates_over_both_protocols(process: LeveretProcess) -> None:
     channel.confirm_delivery()
     channel.queue_declare("orders", durable=True, arguments={"x-message-deduplication": True})
     publish(channel, 1)
-    connection = BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=60)
+    connection = proton_utils.BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=60)
     sender = connection.create_sender("/queues/orders")
     for key in ("key 1", "key 2"):
-        sender.send(Message(body=key, durable=True, properties={KEY: key}))
+        sender.send(proton.Message(body=key, durable=True, properties={KEY: key}))
     publish(channel, 2)
     assert count(channel, "orders") == 2
     receiver = connection.create_receiver("/queues/orders", credit=2)
@@ -126,10 +129,10 @@ def test_an_exchange_of_the_plugin(process: LeveretProcess) -> None:
         channel.basic_publish("events", "", b"1", properties, mandatory=True)
     channel.queue_declare("log", durable=True)
     channel.queue_bind("log", "events")
-    connection = BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=60)
+    connection = proton_utils.BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=60)
     sender = connection.create_sender("/exchanges/events/")
     for _ in range(2):
         channel.basic_publish("events", "", b"1", properties, mandatory=True)
-        sender.send(Message(body="1", durable=True, properties={KEY: "key 1"}))
+        sender.send(proton.Message(body="1", durable=True, properties={KEY: "key 1"}))
     assert count(channel, "log") == 1
     connection.close()

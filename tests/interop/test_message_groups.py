@@ -15,8 +15,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
 proton = pytest.importorskip("proton")
-
-from proton.utils import BlockingConnection  # noqa: E402
+proton_utils = pytest.importorskip("proton.utils")
 
 
 @pytest.fixture
@@ -39,9 +38,11 @@ class Client:
         self.tags: list[int] = []
         self.channel.basic_consume("jobs", self._take)
 
-    def _take(self, channel: BlockingChannel, method: object, properties: object, body: bytes) -> None:
+    def _take(
+        self, channel: BlockingChannel, method: pika.spec.Basic.Deliver, properties: pika.BasicProperties, body: bytes
+    ) -> None:
         self.bodies.append(body)
-        self.tags.append(method.delivery_tag)  # type: ignore[attr-defined]
+        self.tags.append(method.delivery_tag)
 
     def has(self, *bodies: bytes) -> bool:
         self.connection.process_data_events(0.01)
@@ -78,7 +79,8 @@ def test_group_ids_of_amqp_1_0_and_a_crash(process: LeveretProcess) -> None:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("jobs", durable=True, arguments={"x-group-key": "group-id"})
-        amqp10 = BlockingConnection(f"127.0.0.1:{process.port}", user="guest", password="guest", allowed_mechs="PLAIN")
+        address = f"127.0.0.1:{process.port}"
+        amqp10 = proton_utils.BlockingConnection(address, user="guest", password="guest", allowed_mechs="PLAIN")
         sender = amqp10.create_sender("jobs")
         for body, group in ((b"a1", "a"), (b"a2", "a"), (b"b1", "b"), (b"-1", None), (b"a3", "a")):
             sender.send(proton.Message(body, inferred=True, durable=True, group_id=group))

@@ -1,4 +1,4 @@
-"""The broker's part in a backup: one at a time, renewed by its command, and only where there is something to copy."""
+"""The broker's part in a backup: one at a time, renewed by its command, and only if there is something to copy."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def make(tmp_path: Path, **storage: str) -> tuple[World, CopiedLog, Backups]:
         config,
         server=msgspec.structs.replace(config.server, data_dir=str(data)),
         storage=msgspec.structs.replace(config.storage, **storage),
+        streams=msgspec.structs.replace(config.streams, directory=str(tmp_path / "s")),
     )
     return world, log, Backups(world.broker, config)
 
@@ -76,16 +77,17 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert [copy.is_cancelled for copy in log.copies] == [True, False]
 
 
-def test_it_ends_without_its_command(tmp_path: Path) -> None:
+def test_it_ends_without_its_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world, log, backups = make(tmp_path)
     backups.start(tmp_path / "copy")
     world.sleep(TIMEOUT - 1)
     backups.show(tmp_path / "copy")
     world.sleep(TIMEOUT - 1)
-    assert pins(world) == (True, True) and not log.copies[0].is_cancelled
+    assert pins(world) == (True, True) and not log.copies[0].is_cancelled and not caplog.messages
     world.sleep(2)
+    assert caplog.messages == [f"ended the backup to {tmp_path}/copy: `leveret backup` has not renewed it for 60 seconds"]
     assert pins(world) == (False, False) and log.copies[0].is_cancelled
-    with pytest.raises(PreconditionFailed, match="heard nothing of `leveret backup` for 60 seconds"):
+    with pytest.raises(PreconditionFailed, match="heard nothing from `leveret backup` for 60 seconds"):
         backups.show(tmp_path / "copy")
 
 
@@ -93,8 +95,12 @@ def test_refusals(tmp_path: Path) -> None:
     _, log, backups = make(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "data")
     (tmp_path / "file").touch()
-    for name, why in (("data/copy", "is in the data directory"), ("link/copy", "is in the data directory")):
-        with pytest.raises(PreconditionFailed, match=why):
+    for name, setting in (
+        ("data/copy", "server.data_dir"),
+        ("link/copy", "server.data_dir"),
+        ("s/copy", "streams.directory"),
+    ):
+        with pytest.raises(PreconditionFailed, match=rf"the backup .*/{name} is in the directory .* \('{setting}'\)"):
             backups.start(tmp_path / name)
     with pytest.raises(PreconditionFailed, match=r"use the directory .*/file/copy: Not a directory.*ReadWritePaths="):
         backups.start(tmp_path / "file/copy")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import BrokerError, NotImplementedByBroker, PreconditionFailed
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.management.operations.message_search import MAX_JSON
 from tests.management.harness import Harness
@@ -609,17 +610,18 @@ def test_properties_larger_than_a_frame_are_refused(harness: Harness) -> None:
 
 
 @pytest.fixture
-def later(harness: Harness) -> Queue:
+def later(harness: Harness) -> ClassicQueue:
     """A queue behind the delayed exchange `later`."""
     arguments: dict[str, Any] = {"x-delayed-type": "fanout", "x-deduplication-window": 3_600_000}
     harness.call("exchanges.add", name="later", type="x-delayed-message", arguments=arguments)
     queue = declare(harness, "target", x_message_ttl=3_600_000)
     harness.call("bindings.add", source="later", destination="target")
+    assert isinstance(queue, ClassicQueue)
     return queue
 
 
 @pytest.mark.parametrize("operation", ["messages.move", "messages.copy"])
-def test_a_delayed_exchange_delays_messages(harness: Harness, later: Queue, operation: str) -> None:
+def test_a_delayed_exchange_delays_messages(harness: Harness, later: ClassicQueue, operation: str) -> None:
     declare(harness, "source")
     headers = {"x-delay": 3_600_000, "x-deduplication-header": "same"}
     publish(harness, "source", "delayed", "delayed again", headers=headers)
@@ -630,13 +632,17 @@ def test_a_delayed_exchange_delays_messages(harness: Harness, later: Queue, oper
     found = harness.call("messages.browse", queue="target", state="delayed")["messages"]
     assert [item["payload"] for item in found] == ["delayed", "delayed again"]
     assert [item["properties"]["headers"]["x-delay"] for item in found] == [-3_600_000] * 2
-    entries = list(later.delays.recent.values())  # type: ignore[attr-defined]
-    assert all(entry.overlay.visible_at >= now + 3_600_000 for entry in entries)
-    assert all(entry.overlay.expires_at >= now + 7_200_000 for entry in entries)
+    assert later.delays is not None
+    overlays = [entry.overlay for entry in later.delays.recent.values()]
+    assert len(overlays) == 2
+    for overlay in overlays:
+        assert overlay is not None
+        assert overlay.visible_at >= now + 3_600_000
+        assert overlay.expires_at >= now + 7_200_000
     assert len(payloads(harness, "source")) == (3 if operation == "messages.copy" else 0)
 
 
-def test_a_message_is_delayed_once(harness: Harness, later: Queue) -> None:
+def test_a_message_is_delayed_once(harness: Harness, later: ClassicQueue) -> None:
     """A consumer of a delayed message sees its header negated, which an operator moves with the message."""
     declare(harness, "source")
     publish(harness, "source", "again", headers={"x-delay": -5})
@@ -644,7 +650,7 @@ def test_a_message_is_delayed_once(harness: Harness, later: Queue) -> None:
     assert payloads(harness, "target") == ["again"]
 
 
-def test_an_edited_message_is_delayed(harness: Harness, later: Queue) -> None:
+def test_an_edited_message_is_delayed(harness: Harness, later: ClassicQueue) -> None:
     declare(harness, "source")
     publish(harness, "source", "plain")
     [number] = ids(harness, "source")

@@ -344,7 +344,7 @@ def test_adjacent_segments_are_merged(tmp_path: Path) -> None:
     with open_segment(str(tmp_path / first.path)) as one, open_segment(str(tmp_path / second.path)) as other:
         merged = merge([one, other], SegmentWriter(str(tmp_path), "events"))
     assert (merged.first, merged.last, merged.count, merged.groups) == (10, 15, 5, (5,))
-    assert merged.body_octets == first.body_octets + second.body_octets
+    assert merged.body_bytes == first.body_bytes + second.body_bytes
     with open_segment(str(tmp_path / merged.path), expected=merged) as reader:
         found = [(item.offset, item.header, item.body) for part in reader.messages() for item in part]
     assert found == [(item[0], item[3], item[4]) for item in MESSAGES[:2] + MESSAGES[3:]]

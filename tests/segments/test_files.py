@@ -50,7 +50,7 @@ def test_a_segment_returns_the_rows_it_was_written_from(tmp_path: Path) -> None:
     both = rows(10, 7)
     segment = write(str(tmp_path), rows(10, 3), rows(13, 4))
     assert (segment.first, segment.last, segment.count, segment.groups) == (10, 16, 7, (7,))
-    assert (segment.first_time, segment.last_time, segment.body_octets) == (1010, 1016, 35)
+    assert (segment.first_time, segment.last_time, segment.body_bytes) == (1010, 1016, 35)
     assert decode(encode(segment)) == segment
     assert [path.name for path in tmp_path.iterdir()] == [segment.path]
     assert os.stat(tmp_path / segment.path).st_mode & 0o777 == 0o600
@@ -80,12 +80,12 @@ def test_a_range_of_offsets(tmp_path: Path, first: int, last: int | None, expect
 def test_a_different_file_is_rejected(tmp_path: Path) -> None:
     segment = write(str(tmp_path), rows(10, 7))
     other = write(str(tmp_path), rows(10, 8))
-    with pytest.raises(SegmentDamaged, match=f"size {other.octets}, expected {segment.octets}"):
+    with pytest.raises(SegmentDamaged, match=f"size {other.bytes}, expected {segment.bytes}"):
         open_segment(str(tmp_path / other.path), expected=segment)
     with pytest.raises(SegmentDamaged, match="rows 8, expected 7"):
         open_segment(
             str(tmp_path / other.path),
-            expected=replace(segment, octets=other.octets, crc32=other.crc32, footer_octets=other.footer_octets),
+            expected=replace(segment, bytes=other.bytes, crc32=other.crc32, footer_bytes=other.footer_bytes),
         )
     path = tmp_path / segment.path
     content = bytearray(path.read_bytes())
@@ -120,7 +120,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
         )
     )
     segment = writer.finish()
-    assert segment.octets > reader._MAX_BUFFERED_BYTES
+    assert segment.bytes > reader._MAX_BUFFERED_BYTES
     return directory / segment.path, segment
 
 
@@ -131,11 +131,11 @@ def test_a_changed_footer_never_reaches_arrow(
 ) -> None:
     path, segment = large
     content = bytearray(path.read_bytes())
-    at = segment.octets - segment.footer_octets + min(int(behind * segment.footer_octets), segment.footer_octets - 1)
+    at = segment.bytes - segment.footer_bytes + min(int(behind * segment.footer_bytes), segment.footer_bytes - 1)
     content[at] ^= 0x55
     changed = tmp_path / "changed.parquet"
     changed.write_bytes(content)
-    expected = segment if known else replace(segment, footer_octets=0, footer_crc32=0)
+    expected = segment if known else replace(segment, footer_bytes=0, footer_crc32=0)
     monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("Arrow may end the process over it"))
     with pytest.raises(SegmentDamaged, match="its checksum is"):
         open_segment(str(changed), expected=expected)
@@ -155,7 +155,7 @@ def test_a_large_file_opens_by_its_footer(large: tuple[Path, Segment], monkeypat
 def test_a_file_is_verified_before_it_is_read_completely(large: tuple[Path, Segment], tmp_path: Path) -> None:
     path, segment = large
     content = bytearray(path.read_bytes())
-    content[segment.octets // 2] ^= 1
+    content[segment.bytes // 2] ^= 1
     changed = tmp_path / "changed.parquet"
     changed.write_bytes(content)
     with pytest.raises(SegmentDamaged, match="its checksum is"):
@@ -248,7 +248,7 @@ def test_a_file_truncated_during_a_read_is_damaged(tmp_path: Path) -> None:
     many.headers = many.headers[:1] * len(many.headers)
     many.bodies = [os.urandom(300) for _ in many.bodies]
     segment = write(str(tmp_path), many)
-    assert segment.octets > 1 << 20
+    assert segment.bytes > 1 << 20
     path = tmp_path / segment.path
     with open_segment(str(path), expected=segment) as reader:
         content = path.read_bytes()

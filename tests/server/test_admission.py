@@ -56,6 +56,29 @@ class World:
         return waiting
 
 
+def test_a_socket_whose_proxy_names_another_address() -> None:
+    world = World(4, 2)
+    admission = world.admission
+    first, second, third = (world.connect(host) for host in ("192.0.2.1", "192.0.2.1", "192.0.2.2"))
+    assert first and second and third
+    assert admission.move(first, "198.51.100.1")
+    assert admission.move(second, "198.51.100.1")
+    # The limit of the other address; the socket stays counted.
+    assert not admission.move(third, "198.51.100.1")
+    assert len(admission) == 3
+    assert world.connect("192.0.2.2") and world.connect("192.0.2.2") is None
+    # It does not count twice at the total limit.
+    assert admission.move(third, "198.51.100.2")
+    assert not any(waiting.aborted for waiting in (first, second, third))
+    # One of that address that is old is replaced.
+    world.now += GRACE + 0.1
+    assert admission.move(third, "198.51.100.1")
+    assert first.aborted and not second.aborted
+    # A closed one is not counted again.
+    assert admission.move(first, "198.51.100.3")
+    assert len(admission) == 3
+
+
 def test_a_new_socket_is_refused_while_the_others_are_young() -> None:
     world = World(0, 2)
     first, second = world.connect(), world.connect()

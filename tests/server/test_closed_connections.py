@@ -11,7 +11,6 @@ from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pika
 import pika.exceptions
@@ -34,10 +33,11 @@ from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.tls import TlsProtocol
 from leveret.server.transport import SocketProtocol
-from leveret.server.websocket import WebSocket, WebSocketProtocol, WebSocketSettings
+from leveret.server.websocket import WebSocket, WebSocketProtocol
+from leveret.server.websocket_request import WebSocketSettings
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
-from tests.server.test_server import Wire
+from tests.server.test_websocket import wire_of
 from tests.support.broker import Broker as BrokerAddress
 from tests.support.peers import websocket
 from tests.support.polling import wait_until, wait_until_async
@@ -181,7 +181,7 @@ def test_websockets_leave_no_objects(
             assert b" 404 " in await peer.reader.read()
         else:
             await peer.upgrade()
-            wire = Wire(cast(Any, peer), cast(Any, peer))
+            wire = wire_of(peer)
             peer.write(HEADER_AMQP091)
             await wire.expect("connection.start")
             if ending == "connection":

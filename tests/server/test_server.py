@@ -43,12 +43,12 @@ class Wire:
         self.writer.write(self.engine.to_send())
         await self.writer.drain()
 
-    async def open(self) -> None:
+    async def open(self, user: str = "user") -> None:
+        """Open a connection. The password is the name of the user."""
         self.writer.write(HEADER_AMQP091)
         await self.expect("connection.start")
-        await self.send(
-            0, "connection.start-ok", client_properties={}, mechanism="PLAIN", response="\0user\0user", locale="en_US"
-        )
+        login = {"mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"}
+        await self.send(0, "connection.start-ok", client_properties={}, **login)
         await self.expect("connection.tune")
         await self.send(0, "connection.tune-ok", channel_max=10, frame_max=131072, heartbeat=0)
         await self.send(0, "connection.open", virtual_host="/")

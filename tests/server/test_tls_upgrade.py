@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,23 +22,6 @@ from tests.server.test_server import Wire, run, serving
 from tests.support.polling import wait_until_async
 
 Connect = Callable[[], Awaitable[Wire]]
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def context(authority: Authority) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("server"))
-    return context
-
-
-@pytest.fixture
-def trusting(authority: Authority) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(authority.path))
 
 
 async def ask(wire: Wire) -> None:

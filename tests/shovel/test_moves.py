@@ -102,6 +102,47 @@ def test_a_lost_connection_does_not_end_the_move(pair: Pair) -> None:
     assert list(dict.fromkeys(found)) == list(range(COUNT))
 
 
+def test_a_restart_of_the_source_does_not_end_the_move(pair: Pair) -> None:
+    fill(pair.source.url(), "restarted", COUNT)
+    with pair.program.begin(*pair.arguments("restarted")) as process:
+        assert process.stderr is not None
+        wait_until(lambda: pair.moved("restarted") >= MOVED)
+        pair.source.kill()
+        # The first failure is the lost connection, the second one is that nothing listens.
+        failures = [process.stderr.readline() for _ in range(2)]
+        pair.source.start()
+        _, err = process.communicate(timeout=60)
+    assert all(b"continuing in 1 s" in line for line in failures), failures
+    assert process.returncode == 0, err
+    assert list(dict.fromkeys(drain(pair.destination.url(), "restarted"))) == list(range(COUNT))
+
+
+def test_the_move_ends_when_others_take_the_messages(pair: Pair) -> None:
+    fill(pair.source.url(), "purged", COUNT)
+    with pair.program.begin(*pair.arguments("purged")) as process:
+        wait_until(lambda: pair.moved("purged") >= MOVED)
+        call(pair.source.data_dir, "queues.purge", {"name": "purged"})
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"the source is empty" in err
+    assert MOVED <= pair.moved("purged") < COUNT
+
+
+def test_messages_move_to_one_queue_only(pair: Pair) -> None:
+    """The header CC of a message, by which the source has routed it to other queues, too."""
+    for broker in (pair.source, pair.destination):
+        fill(broker.url(), "copies", 0)
+    with leveret.sync.connect(pair.source.url()) as connection, connection.channel() as channel:
+        channel.declare_queue("copied", durable=True)
+        channel.publish(b"1", "copied", headers={"CC": ["copies"], "kept": True}, persistent=True)
+    done = pair.program.run(*pair.arguments("copied"))
+    assert done.code == 0, done.err
+    assert (pair.moved("copied"), pair.moved("copies")) == (1, 0)
+    with leveret.sync.connect(pair.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("copied")
+        assert message is not None and message.headers == {"kept": True}
+
+
 def test_following_ends_with_a_signal(pair: Pair) -> None:
     fill(pair.source.url(), "followed", 10)
     with interruptible(), pair.program.begin(*pair.arguments("followed", "--follow")) as process:
@@ -125,7 +166,8 @@ def test_a_destination_that_refuses_keeps_the_rest_at_the_source(pair: Pair) -> 
     fill(pair.source.url(), "full", 20)
     options = ("--argument", "x-max-length=0", "--argument", "x-overflow=reject-publish")
     done = pair.program.run(*pair.arguments("full", *options))
-    assert done.code != 0
+    assert done.code == 1
+    assert "moved 0 messages" in done.err and "the server refused the message" in done.err
     assert length(pair.source.url(), "full") == 20
 
 
@@ -151,7 +193,20 @@ def test_consumers_of_the_source_are_named(pair: Pair) -> None:
     ):
         consumer.next(30)
         done = pair.program.run(*pair.arguments("consumed"))
-    assert "the source has 1 consumers" in done.err
+    assert "the source has 1 consumer, so that the order may be lost" in done.err
+
+
+def test_a_queue_is_not_moved_to_itself(pair: Pair) -> None:
+    url = f"{pair.source.url()}/itself"
+    done = pair.program.run("shovel", "queue", url, url)
+    assert (done.code, "SOURCE and DESTINATION are the same queue" in done.err) == (2, True), done.err
+
+
+def test_an_error_does_not_show_a_part_of_a_password() -> None:
+    with pytest.raises(InvalidUrl) as raised:
+        read_address("amqp://user:hun/ter2@host/%2F/orders")
+    assert "ter2" not in str(raised.value)
+    assert "%2F, in passwords, too" in str(raised.value)
 
 
 def test_addresses() -> None:

@@ -1,4 +1,4 @@
-"""Shovels between real broker processes, which are killed while messages move."""
+"""Shovels between two embedded brokers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from tests.support.polling import wait_until_async
 COUNT = 300
 
 
+def call(broker: Any, operation: str, **arguments: Any) -> Any:
+    """Execute an operation in an embedded broker."""
+    return broker._thread.run(broker._node.call(operation, **arguments))
+
+
 class Brokers:
     """Two brokers in this process; the first one runs the shovels."""
 
@@ -23,20 +28,16 @@ class Brokers:
         self.own = own
         self.far = far
 
-    def _call(self, operation: str, **arguments: Any) -> Any:
-        return self.own._thread.run(self.own._node.call(operation, **arguments))
-
     async def shovel(self, name: str = "s", **values: Any) -> None:
         value = {key.replace("_", "-"): item for key, item in values.items()}
         value = {"src-uri": "amqp://", "dest-uri": self.far.url, "reconnect-delay": 0.05, **value}
-        self._call("parameters.set", component="shovel", name=name, value=value)
+        call(self.own, "parameters.set", component="shovel", name=name, value=value)
 
     def delete(self, name: str) -> None:
-        self._call("parameters.delete", component="shovel", name=name)
+        call(self.own, "parameters.delete", component="shovel", name=name)
 
     async def parameters(self) -> list[str]:
-        found = self._call("parameters.list", component="shovel")
-        return [item.name for item in found]
+        return [item.name for item in call(self.own, "parameters.list", component="shovel")]
 
 
 @pytest.fixture

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import leveret
 from leveret.node.errors import StartFailed
-from tests.shovel.test_shovels import COUNT, channel_of, fill
+from tests.shovel.test_shovels import COUNT, call, channel_of, fill
 from tests.support.polling import wait_until_async
-
-
-def call(broker: Any, operation: str, **arguments: Any) -> Any:
-    result = broker._thread.run(broker._node.call(operation, **arguments))
-    return result if result is None or hasattr(result, "name") else list(result)
 
 
 async def test_a_static_shovel_moves_messages() -> None:
@@ -45,12 +38,12 @@ async def test_a_static_shovel_moves_messages() -> None:
 async def test_a_static_shovel_runs_while_its_vhost_exists(caplog: pytest.LogCaptureFixture) -> None:
     shovel = {"vhost": "v", "src_uri": "amqp:///v", "src_queue": "in", "dest_uri": "amqp:///v", "dest_queue": "out"}
     with leveret.Broker(config={"shovels": {"s": shovel}}) as own:
-        assert call(own, "shovels.list") == []
+        assert list(call(own, "shovels.list")) == []
         assert "'shovels.s.vhost' is 'v', which does not exist" in caplog.text
         call(own, "vhosts.add", name="v")
         assert [listed.name for listed in call(own, "shovels.list")] == ["s"]
         call(own, "vhosts.delete", name="v")
-        assert call(own, "shovels.list") == []
+        assert list(call(own, "shovels.list")) == []
 
 
 def test_the_start_fails_with_the_name_of_the_setting() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leveret.broker.log import LogCopy
 from leveret.node.checking import DirectoryCheck
-from leveret.storage import copying, disk
+from leveret.storage import disk
 from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
 from tests.support.polling import wait_until
 
@@ -136,20 +138,19 @@ def test_a_copy_that_ends_early(harness: Harness, tmp_path: Path, monkeypatch: p
     harness.commit()
 
 
-def test_a_full_disk_of_the_copy(harness: Harness, tmp_path: Path) -> None:
+def test_a_full_disk_of_the_copy(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the copy fails: the log does not take the error for its own."""
     target = tmp_path / "copy"
-    copy = copying.DatabaseCopy(target, 0)
-    create = copy._create
+    connect = sqlite3.connect
 
-    def on_full_disk() -> object:
-        connection = create()
+    def on_full_disk(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
         connection.execute("PRAGMA max_page_count = 200")
         return connection
 
-    copy._create = on_full_disk  # type: ignore[method-assign, assignment]
-    store, worker = harness.log._store, harness.log._worker  # type: ignore[attr-defined]
-    worker.run_long(lambda interleave: store.copy(copy, interleave))
+    # The log is open already: only the copy connects.
+    monkeypatch.setattr(sqlite3, "connect", on_full_disk)
+    copy = harness.log.copy_to(str(target), 0)
     wait_until(lambda: ended(copy), "the copy did not end")
     assert "full" in copy.problem and not target.exists()
     harness.publish(FakeQueue(3), b"after")

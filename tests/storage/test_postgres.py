@@ -491,7 +491,7 @@ def test_an_error_names_the_privilege_that_a_user_lacks(server: PostgresServer, 
     execute(dsn, "DROP ROLE visitor")
 
 
-def test_a_user_who_may_not_add_a_missing_column_is_told_who_may(dsn: str) -> None:
+def test_a_user_who_may_not_add_a_missing_column_learns_who_may(dsn: str) -> None:
     Harness(lambda: postgres_log(dsn)).log.close()
     execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
     execute(dsn, "CREATE ROLE visitor LOGIN")

@@ -93,7 +93,7 @@ class Delay:
 
 
 def unpublish(message: Message, queues: list[Queue]) -> None:
-    """Have the queues of a publish that observe forget it, since another one has rejected it: it may be sent again."""
+    """Have the queues that observe forget a publish that another queue has rejected, since it may be repeated."""
     for queue in queues:
         queue.unpublish(message)
 

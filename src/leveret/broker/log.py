@@ -446,7 +446,7 @@ class Log:
     def copy_to(self, path: str, keep_free: int) -> LogCopy:
         """Start to copy the log to a new file, in slices between commits. Only for an open log with a file.
 
-        The copy has everything that was committed before the call, and what is committed until it is complete.
+        The copy has everything that was committed before the call, and everything that is committed until it is complete.
 
         Args:
             path: The new file.

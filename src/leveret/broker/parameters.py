@@ -45,7 +45,7 @@ class ParameterWatch(ABC):
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Do in a thread what `check` and `changed` need and what takes long. They work without that, too."""
+        """Do the slow part of the first `check` or `changed` in a thread. They work without it, too."""
 
     @abstractmethod
     def check(self, name: str, value: Value) -> None:

@@ -38,6 +38,8 @@ FIRST_RETRY: Final = 1_000
 MAX_RETRY_DELAY: Final = 300_000
 # Maximum number of read leases on one file.
 MAX_HOLDERS: Final = 1000
+# The fields of a segment that have other names in the manifest.
+_FIELDS: Final = {"octets": "bytes", "body_octets": "body_bytes", "footer_octets": "footer_bytes"}
 
 
 class SegmentSettings:
@@ -72,27 +74,28 @@ class Segment:
     id        unique within the stream, and never reused
     path      of the file, relative to the directory of the store
     first, last  offsets, inclusive; count: number of messages, fewer if some were erased
-    `octets`, `body_octets`  bytes of the file, and of the bodies in it
+    bytes, body_bytes  size of the file, and of the bodies in it
     first_time, last_time  append times of the first and the last message, milliseconds of Unix time
     crc32     of the file
-    footer_octets, footer_crc32  of the footer, which locates everything else; 0 and 0 for a file of an earlier version
+    footer_bytes, footer_crc32  size and checksum of the footer, which locates everything else; 0 for a file of an earlier
+              version
     groups    rows of each row group
     starts, times   of each chunk, the unit of reading: offset and append time of its first message
     """
 
     __slots__ = (
-        "body_octets",
+        "body_bytes",
+        "bytes",
         "count",
         "crc32",
         "first",
         "first_time",
+        "footer_bytes",
         "footer_crc32",
-        "footer_octets",
         "groups",
         "id",
         "last",
         "last_time",
-        "octets",
         "path",
         "schema_version",
         "starts",
@@ -106,8 +109,8 @@ class Segment:
         first: int,
         last: int,
         count: int,
-        octets: int,
-        body_octets: int,
+        bytes: int,
+        body_bytes: int,
         first_time: int,
         last_time: int,
         schema_version: int,
@@ -115,7 +118,7 @@ class Segment:
         groups: list[int],
         starts: array[int],
         times: array[int],
-        footer_octets: int = 0,
+        footer_bytes: int = 0,
         footer_crc32: int = 0,
     ) -> None:
         self.id = id
@@ -123,8 +126,8 @@ class Segment:
         self.first = first
         self.last = last
         self.count = count
-        self.octets = octets
-        self.body_octets = body_octets
+        self.bytes = bytes
+        self.body_bytes = body_bytes
         self.first_time = first_time
         self.last_time = last_time
         self.schema_version = schema_version
@@ -132,7 +135,7 @@ class Segment:
         self.groups = groups
         self.starts = starts
         self.times = times
-        self.footer_octets = footer_octets
+        self.footer_bytes = footer_bytes
         self.footer_crc32 = footer_crc32
 
     def pack(self) -> bytes:
@@ -145,7 +148,7 @@ class Segment:
     @staticmethod
     def unpack(value: bytes) -> Segment:
         """Decode the output of `pack`."""
-        fields = metadata.unpack(value)
+        fields = {_FIELDS.get(key, key): field for key, field in metadata.unpack(value).items()}
         fields["starts"] = array("Q", fields["starts"])
         fields["times"] = array("Q", fields["times"])
         return Segment(**fields)
@@ -158,14 +161,14 @@ class Segment:
             "first": self.first,
             "last": self.last,
             "count": self.count,
-            "octets": self.octets,
-            "body_octets": self.body_octets,
+            "octets": self.bytes,
+            "body_octets": self.body_bytes,
             "first_time": self.first_time,
             "last_time": self.last_time,
             "schema_version": self.schema_version,
             "crc32": self.crc32,
             "groups": self.groups,
-            "footer_octets": self.footer_octets,
+            "footer_octets": self.footer_bytes,
             "footer_crc32": self.footer_crc32,
         }
 
@@ -190,23 +193,23 @@ class Written:
         id: str,
         path: str,
         count: int,
-        octets: int,
-        body_octets: int,
+        bytes: int,
+        body_bytes: int,
         crc32: int,
         groups: list[int],
         schema_version: int,
-        footer_octets: int = 0,
+        footer_bytes: int = 0,
         footer_crc32: int = 0,
     ) -> None:
         self.id = id
         self.path = path
         self.count = count
-        self.octets = octets
-        self.body_octets = body_octets
+        self.bytes = bytes
+        self.body_bytes = body_bytes
         self.crc32 = crc32
         self.groups = groups
         self.schema_version = schema_version
-        self.footer_octets = footer_octets
+        self.footer_bytes = footer_bytes
         self.footer_crc32 = footer_crc32
 
     def segment(
@@ -219,8 +222,8 @@ class Written:
             first,
             last,
             self.count,
-            self.octets,
-            self.body_octets,
+            self.bytes,
+            self.body_bytes,
             first_time,
             last_time,
             self.schema_version,
@@ -228,7 +231,7 @@ class Written:
             self.groups,
             starts,
             times,
-            self.footer_octets,
+            self.footer_bytes,
             self.footer_crc32,
         )
 
@@ -348,7 +351,7 @@ class Leases(Timed):
         self.pinned_until = 0
 
     def pin_all(self, until: int) -> None:
-        """Keep all files until a time in milliseconds of Unix time; 0 ends that."""
+        """Keep all files until a time in milliseconds of Unix time; 0 to keep them no longer."""
         self.pinned_until = until
         self._schedule()
 
@@ -410,10 +413,13 @@ class Leases(Timed):
         return max(self.retired[path], self.pinned_until, *holders.values())
 
     def _schedule(self) -> None:
-        if self.retired:
-            self.timers.at(max(min(map(self._due, self.retired)), 1), self)
-        else:
+        if not self.retired:
             self.timers.cancel(self)
+        elif self.pinned_until > self.timers.now():
+            # Many files may be retired during a backup, so they are not searched each time.
+            self.timers.at(self.pinned_until, self)
+        else:
+            self.timers.at(max(min(map(self._due, self.retired)), 1), self)
 
 
 class Segments:

@@ -89,7 +89,7 @@ _AMQP_CLIENT: Final = "is an AMQP client; give its own --url, amqp:// or amqps:/
 _LOCAL: Final = "has no remote form; run it on the machine of the data directory, without --url"
 # The commands that the HTTP API cannot execute, and why.
 NOT_REMOTE: Final = {
-    **dict.fromkeys(("serve", "check", "backup", "restore", "config", "doctor", "top"), _LOCAL),
+    **dict.fromkeys(("serve", "check", "backup", "restore", "config", "doctor"), _LOCAL),
     "completion": "has no remote form; it prints a script, so run it without --url",
     **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
 }
@@ -143,7 +143,7 @@ def leveret(context: click.Context) -> None:
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
     commands, except `serve`, `check`, `restore`, `config`, `doctor` and `completion`, manage a running Leveret broker
-    through the control socket in its data directory, or, except `top` and `backup`, through its HTTP API
+    through the control socket in its data directory, or, except `backup`, through its HTTP API
     (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -89,13 +87,11 @@ def _segments_location(config_path: Path | None) -> tuple[str | None, Mapping[st
     if config_path is None:
         return None, None
     from leveret.config import ConfigError, load_config
+    from leveret.segments.storage_options import read_options
 
     try:
         streams = load_config(config_path).streams
-        options = None
-        if streams.storage_options_file is not None:
-            text = Path(streams.storage_options_file).read_text("utf-8")
-            options = json.loads(text) if streams.storage_options_file.endswith(".json") else tomllib.loads(text)
+        options = None if streams.storage_options_file is None else read_options(streams.storage_options_file)
     except (ConfigError, OSError, ValueError) as error:
         raise Failed(str(error)) from None
     return streams.directory, options

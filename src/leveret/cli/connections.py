@@ -16,6 +16,7 @@ CONNECTIONS: Columns = (
     ("vhost", "vhost"),
     ("protocol", "protocol"),
     ("tls", "TLS"),
+    ("websocket_path", "WebSocket"),
     ("state", "state"),
     ("channels", "channels"),
     ("octets_in", "received", size),

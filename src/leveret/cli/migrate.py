@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from leveret.cli.client_command import quiet_option, run
+from leveret.cli.client_command import quiet_option, run, say
 from leveret.cli.definitions import progress_of, run_conversation, show_report
 from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.http_options import CA, URL
-from leveret.cli.migration.plan import Finding, findings, movable, only_vhost, without_shovels
-from leveret.cli.migration.source import Row, Source, amqp_uri
-from leveret.cli.output import Item, show_json, show_table
+from leveret.cli.migration.plan import Finding, findings, only_vhost, reason_to_stay
+from leveret.cli.migration.source import Key, Row, Source, amqp_uri, key_of, label_of, with_ca, without_vhost
+from leveret.cli.output import Item, counted, show_json, show_table
 from leveret.cli.remote import Remote, current, remote_options, selected_url
-from leveret.management.definitions.document import Document, InvalidDocument, read_document
+from leveret.management.definitions.document import Document, InvalidDocument, read_document, value_of
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Report
 
 if TYPE_CHECKING:
     from leveret.cli.migration.moving import MovedQueue, QueueMoves
+    from leveret.cli.migration.shovels import DynamicShovels
 
 _FINDINGS = (("object", "object"), ("effect", "what happens"))
 _QUEUES = (
@@ -41,6 +45,9 @@ _MOVED = (
     ("problem", "problem"),
 )
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Seconds after which RabbitMQ's API has the current numbers of unacked messages, and between two looks at them.
+_STATISTICS_TIMEOUT = 15.0
+_STATISTICS_INTERVAL = 1.0
 
 
 def _keep_target(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -59,10 +66,11 @@ def _keep_target(context: click.Context, parameter: click.Parameter, value: str 
 )
 @click.option("--vhost", help="Only this vhost.")
 @click.option("--definitions", "imports", is_flag=True, help="Import the definitions.")
-@click.option("--messages", "moves", is_flag=True, help="Move the messages.")
+@click.option("--shovels", "moves_shovels", is_flag=True, help="Move the dynamic shovels.")
+@click.option("--messages", "moves_messages", is_flag=True, help="Move the messages.")
 @click.option("--follow", is_flag=True, help="With --messages: continue when the queues are empty, until interrupted.")
 @click.option("--with-consumers", is_flag=True, help="Also move messages of queues that have consumers at the source.")
-@click.option("--accept-unsupported", is_flag=True, help="Import the other definitions if some are refused.")
+@click.option("--accept-unsupported", is_flag=True, help="Migrate the other objects if some are refused.")
 @click.option("--from-amqp", metavar="URL", help="AMQP address of the source without a vhost.  [default: from its API]")
 @click.option("--to-amqp", metavar="URL", help="The same of the destination.  [default: with the user of --from]")
 @quiet_option
@@ -71,7 +79,8 @@ def migrate(
     source_url: str,
     vhost: str | None,
     imports: bool,
-    moves: bool,
+    moves_shovels: bool,
+    moves_messages: bool,
     follow: bool,
     with_consumers: bool,
     accept_unsupported: bool,
@@ -79,44 +88,57 @@ def migrate(
     to_amqp: str | None,
     quiet: bool,
 ) -> None:
-    """Migrate from RabbitMQ: definitions, and the messages of queues.
+    """Migrate from RabbitMQ: definitions, dynamic shovels, and the messages of queues.
 
-    Without --definitions and --messages, prints what would happen, what is not supported, and the queues, and changes
-    nothing. Neither of them deletes anything but the messages that the destination has confirmed. The command may be killed
-    at any point and run again.
+    Without --definitions, --shovels and --messages, prints what would happen, what is not supported, and the queues, and
+    changes nothing. --shovels deletes the shovels at the source that the destination runs, and --messages the messages that
+    it has confirmed; nothing else is deleted. The command may be killed at any point and run again.
     """
-    if (follow or with_consumers) and not moves:
+    if (follow or with_consumers) and not moves_messages:
         raise click.UsageError("--follow and --with-consumers need --messages")
+    # These import the client.
+    from leveret.cli.migration.moving import QueueMoves
+    from leveret.cli.migration.shovels import DynamicShovels
+
     target = current()
     source = Source(source_url, click.get_current_context().meta.get(CA))
     document = only_vhost(_read(source), vhost)
+    if vhost is not None and not document.of("vhosts"):
+        raise Failed(f"--vhost: the source has no vhost '{vhost}'")
     queues = [row for row in source.queues() if vhost in (None, row["vhost"])]
-    found = list(findings(document, source.plugins(), queues))
-    wanted = without_shovels(document)
+    shovels = DynamicShovels(document, source.host)
+    wanted = shovels.others()
+    found = [*findings(document, source.plugins(), queues), *shovels.findings()]
     report = _import(target, wanted, dry_run=True)
     result: Item = {"findings": msgspec.to_builtins(found), "definitions": msgspec.to_builtins(report)}
     if not target.as_json and not quiet:
         _show_plan(target, found, report)
     if report.refused and imports and not accept_unsupported:
         raise Failed(f"{report.refusals()}; change them at the source, or import the others with --accept-unsupported")
+    code = 0
     if imports:
-        result["definitions"] = msgspec.to_builtins(_import(target, wanted, dry_run=False))
+        code = _apply(target, wanted, report, result)
+    if moves_shovels:
+        code = _move_shovels(target, source, shovels, result) or code
+    if moves_messages:
+        movable = [row for row in queues if not reason_to_stay(row)]
+        existing = _existing(target, movable, accept_unsupported)
+        from_uri = source.amqp_uri() if from_amqp is None else without_vhost("--from-amqp", from_amqp)
+        to_uri = _target_uri(target, source) if to_amqp is None else without_vhost("--to-amqp", to_amqp)
+        if from_uri == to_uri:
+            raise Failed("the source and the destination are the same broker")
+        moves = partial(QueueMoves, existing, from_uri, to_uri, follows=follow, with_consumers=with_consumers)
+        moved = _move(moves, quiet, result, target.as_json)
+        if not follow and moved <= INCOMPLETE:
+            named = {key_of(row) for row in result["queues"] if row["problem"]}
+            moved = _check_left(source, movable, [key for key in existing if key not in named]) or moved
+        code = moved or code
+    if not imports and not moves_shovels and not moves_messages:
+        result["queues"] = queues
+        code = INCOMPLETE if report.refused else 0
         if not target.as_json:
-            click.echo(f"imported definitions: {len(report.added)} added, {len(report.changed)} changed")
-    if not imports and not moves:
-        if target.as_json:
-            show_json({**result, "queues": queues})
-        else:
             show_table(queues, _QUEUES)
             click.echo("nothing was changed; import with --definitions, and move messages with --messages")
-        if report.refused:
-            raise SystemExit(INCOMPLETE)
-        return
-    code = 0
-    if moves:
-        moved = _existing(target, [(row["vhost"], row["name"]) for row in queues if movable(row)])
-        uris = from_amqp or source.amqp_uri(), to_amqp or _target_uri(target, source)
-        code = _move(moved, uris, follow, with_consumers, quiet or target.as_json, result, target.as_json)
     if target.as_json:
         show_json(result)
     if code:
@@ -131,8 +153,64 @@ def _read(source: Source) -> Document:
 
 
 def _import(target: Remote, document: Document, *, dry_run: bool) -> Report:
-    options = Options(dry_run=dry_run, progress=progress_of(target))
+    # Over HTTP, the user of the import may be the default user, which other users would replace at once.
+    keeps_default = selected_url() is not None
+    options = Options(dry_run=dry_run, keep_default=keeps_default, keep_passwords=True, progress=progress_of(target))
     return run_conversation(target, import_document(document, options))
+
+
+def _apply(target: Remote, document: Document, planned: Report, result: Item) -> int:
+    """Import definitions, add the report to the result, and return the exit code."""
+    report = _import(target, document, dry_run=False)
+    result["definitions"] = msgspec.to_builtins(report)
+    if not target.as_json:
+        click.echo(f"imported definitions: {len(report.added)} added, {len(report.changed)} changed")
+    accepted = {item.label for item in planned.refused}
+    unexpected = [item for item in report.refused if item.label not in accepted]
+    for item in unexpected:
+        say(f"{item.label}: {item.reason}")
+    return INCOMPLETE if unexpected else 0
+
+
+def _move_shovels(target: Remote, source: Source, shovels: DynamicShovels, result: Item) -> int:
+    """Set the dynamic shovels of the source at the destination, delete them at the source, and return the exit code."""
+    wanted = shovels.migrated()
+    report = _import(target, wanted, dry_run=False)
+    refused = {tuple(item.identity.values()): item for item in report.refused}
+    for item in refused.values():
+        say(f"{item.label}: {item.reason}")
+    moved = []
+    for parameter in wanted.of("parameters"):
+        vhost, component, name = (str(value_of(parameter, key)) for key in ("vhost", "component", "name"))
+        if (vhost, component, name) not in refused:
+            source.delete_parameter(component, vhost, name)
+            moved.append({"vhost": vhost, "name": name})
+    result["shovels"] = moved
+    if not target.as_json:
+        click.echo(f"moved {counted(len(moved), 'shovel')}")
+    return INCOMPLETE if refused else 0
+
+
+def _check_left(source: Source, movable: list[Row], moved: list[Key]) -> int:
+    """Name the queues that have unacked messages, which were not moved, and return the exit code.
+
+    Args:
+        source: The source.
+        movable: The queues whose messages were to be moved.
+        moved: Those whose ready messages were moved. The others are named already.
+    """
+    wanted, present = {key_of(row) for row in movable}, set(moved)
+    deadline = time.monotonic() + _STATISTICS_TIMEOUT
+    while True:
+        rows = [row for row in source.queues() if key_of(row) in wanted]
+        unacked = [row for row in rows if row["messages_unacknowledged"] and key_of(row) in present]
+        if not unacked or time.monotonic() > deadline:
+            break
+        time.sleep(_STATISTICS_INTERVAL)
+    for row in unacked:
+        left = counted(row["messages_unacknowledged"], "unacked message")
+        say(f"{label_of(row)}: {left} left at the source; stop the consumers, and run the command again")
+    return INCOMPLETE if unacked or any(row["messages_ready"] and key_of(row) not in present for row in rows) else 0
 
 
 def _show_plan(target: Remote, found: list[Finding], report: Report) -> None:
@@ -141,68 +219,66 @@ def _show_plan(target: Remote, found: list[Finding], report: Report) -> None:
     show_report(target, report, names_all=False)
 
 
-def _existing(target: Remote, queues: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the queues. Raises `Failed` if the destination does not have one of them."""
-    known = {(row["vhost"], row["name"]) for row in target.call("queues.list")}
-    missing = [name for name in queues if name not in known]
-    if missing:
-        vhost, name = missing[0]
+def _existing(target: Remote, queues: list[Row], accepts_missing: bool) -> list[Key]:
+    """Return the queues that the destination has. Raises `Failed` if it lacks one, unless that is accepted."""
+    known = {key_of(row) for row in target.call("queues.list")}
+    missing = [row for row in queues if key_of(row) not in known]
+    if missing and not accepts_missing:
         raise Failed(
-            f"the destination does not have queue '{name}' in vhost '{vhost}'"
-            + (f", and {len(missing) - 1} others" if len(missing) > 1 else "")
-            + "; import the definitions first, with --definitions"
+            f"the destination does not have {label_of(missing[0])}"
+            + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
+            + "; import the definitions first, with --definitions, or move the others with --accept-unsupported"
         )
-    return queues
+    for row in missing:
+        say(f"{label_of(row)}: not moved, because the destination does not have it")
+    return [key_of(row) for row in queues if key_of(row) in known]
 
 
 def _target_uri(target: Remote, source: Source) -> str:
     """Return the AMQP URI of the destination without a vhost, with the user of the source, whom the import has added."""
+    url = selected_url()
+    # Credentials that came over TLS are not sent without it.
+    schemes = ("amqps://", "amqp://") if url is not None and url.startswith("https:") else ("amqp://", "amqps://")
     urls: list[str] = target.call("status")["listeners"]
-    listeners = [url for url in urls if url.startswith(("amqp://", "amqps://"))]
+    listeners = [listener for scheme in schemes for listener in urls if listener.startswith(scheme)]
     if not listeners:
         raise Failed("the destination has no AMQP listener; give its address with --to-amqp")
     parts = urlsplit(listeners[0])
-    url = selected_url()
     host = parts.hostname or "" if url is None else urlsplit(url).hostname or ""
     assert parts.port is not None
-    return amqp_uri(parts.scheme, _WILDCARDS.get(host, host), parts.port, source.user, source.password)
+    uri = amqp_uri(parts.scheme, _WILDCARDS.get(host, host), parts.port, source.user, source.password)
+    return with_ca(uri, click.get_current_context().meta.get(CA))
 
 
-def _move(
-    queues: list[tuple[str, str]],
-    uris: tuple[str, str],
-    follow: bool,
-    with_consumers: bool,
-    quiet: bool,
-    result: Item,
-    as_json: bool,
-) -> int:
-    """Move the messages of queues, add what became of them to the result, and return the exit code."""
+def _move(moves: Callable[..., QueueMoves], quiet: bool, result: Item, as_json: bool) -> int:
+    """Move the messages of queues, add what became of them to the result, and return the exit code.
+
+    Args:
+        moves: Returns the moves that call `report`.
+        quiet: Whether to report nothing.
+        result: The result of the command.
+        as_json: Whether it is printed as JSON.
+    """
     from leveret.cli.messages.progress import Progress
-    from leveret.cli.migration.moving import QueueMoves
 
     async def move() -> int:
-        with Progress("moved", not quiet, lambda: moving.state()) as progress:
-            moving = QueueMoves(
-                queues,
-                *uris,
-                follows=follow,
-                with_consumers=with_consumers,
-                report=(lambda text: None) if quiet else progress.say,
-            )
+        with Progress("moved", not is_quiet, lambda: moving.state()) as progress:
+            moving = moves(report=(lambda text: None) if is_quiet else progress.say)
             try:
                 await moving.run()
             finally:
                 result["queues"] = _results(moving)
         return INCOMPLETE if any(queue.has_failed for queue in moving.queues.values()) else 0
 
+    is_quiet = quiet or as_json
     code = 0
     try:
         run(move)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else INCOMPLETE
-    if not as_json:
-        _show_moved(result["queues"])
+    finally:
+        if not as_json:
+            _show_moved(result.get("queues", []))
     return code
 
 
@@ -216,4 +292,4 @@ def _show_moved(rows: list[Row]) -> None:
     if rows:
         show_table(rows, _MOVED)
     moved, left = sum(row["moved"] for row in rows), sum(row["left"] for row in rows)
-    click.echo(f"moved {moved} messages; {left} are left at the source")
+    click.echo(f"moved {counted(moved, 'message')}; {left} left at the source")

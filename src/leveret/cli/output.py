@@ -50,6 +50,11 @@ def limit(value: Reply) -> str:
     return str(value) if value else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def text(value: Reply) -> str:
     """Format a value on one line. Escapes control characters, which clients may put into names."""
     if value is None:

@@ -10,11 +10,14 @@ from leveret.cli.client_command import quiet_option, run, say
 from leveret.cli.failed import INCOMPLETE
 from leveret.cli.http_options import URL
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns
+from leveret.cli.output import Columns, counted
 from leveret.cli.remote import argument_option, current, in_vhost_option, read_arguments, remote_options, vhost_option
 
 if TYPE_CHECKING:
     from leveret.shovel.moves import Move
+
+# The name of the connections of `leveret shovel queue`.
+_MOVE = "leveret shovel queue"
 
 COLUMNS: Columns = (
     ("vhost", "vhost"),
@@ -75,32 +78,37 @@ def queue(source: str, destination: str, arguments: tuple[str, ...], follow: boo
     if URL in click.get_current_context().meta:
         raise click.UsageError("`leveret shovel queue` is an AMQP client; give SOURCE and DESTINATION, without --url")
     from leveret.cli.messages.progress import Progress
-    from leveret.shovel.moves import Move, read_address
+    from leveret.shovel.moves import Lengths, Move, read_address
 
     async def move() -> int:
         def state() -> tuple[int, float | None]:
             return moving.moved, moving.share
 
-        with Progress("moved", not quiet, state) as progress:
-            moving = Move(
-                read_address(source),
-                read_address(destination),
-                "leveret shovel queue",
-                arguments=read_arguments(arguments),
-                follows=follow,
-                report=progress.say,
-            )
-            found = await moving.source_length()
-            if found.consumers:
-                progress.say(
-                    f"the source has {found.consumers} consumers, which take messages, too: the order is kept only"
-                    " without them"
+        old, new = read_address(source), read_address(destination)
+        if old == new:
+            raise click.UsageError("SOURCE and DESTINATION are the same queue")
+        async with Lengths(old.uri, _MOVE) as at_source, Lengths(new.uri, _MOVE) as at_destination:
+            with Progress("moved", not quiet, state) as progress:
+                moving = Move(
+                    old,
+                    new,
+                    _MOVE,
+                    lengths=(at_source, at_destination),
+                    arguments=read_arguments(arguments),
+                    follows=follow,
+                    report=progress.say,
                 )
-            try:
-                await moving.run()
-            finally:
-                if not quiet:
-                    progress.say(f"moved {moving.moved} messages")
+                found = await moving.source_length()
+                if found.consumers:
+                    progress.say(
+                        f"the source has {counted(found.consumers, 'consumer')}, so that the order may be lost: expected"
+                        " none, because consumers take messages, too"
+                    )
+                try:
+                    await moving.run()
+                finally:
+                    if not quiet:
+                        progress.say(f"moved {counted(moving.moved, 'message')}")
         return _check_count(moving, quiet)
 
     run(move)
@@ -113,11 +121,12 @@ def _check_count(moved: Move, quiet: bool) -> int:
             say("the source is empty; the destination has consumers, so that its messages were not counted")
         return 0
     if moved.gained < moved.moved:
+        gained = counted(moved.gained, "message")
         say(
-            f"the destination has {moved.gained} messages more, but {moved.moved} were moved: it has a maximum length or"
-            " a time to live, or a client took messages"
+            f"the destination has {gained} more, but {moved.moved} were moved: it has a maximum length or a time to live,"
+            " or a client took messages"
         )
         return INCOMPLETE
     if not quiet:
-        say(f"the source is empty, and the destination has {moved.gained} messages more")
+        say(f"the source is empty, and the destination has {counted(moved.gained, 'message')} more")
     return 0

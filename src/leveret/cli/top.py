@@ -6,8 +6,6 @@ import datetime
 import os
 import re
 import secrets
-import select
-import signal
 import sys
 import termios
 import time
@@ -20,8 +18,9 @@ import click
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
 from leveret.cli.failed import Failed
+from leveret.cli.interrupts import Interrupts, interrupts
 from leveret.cli.output import Columns, Item, Reply, show_json, show_table, size, text
-from leveret.cli.remote import Remote, current, remote_options, selected_url
+from leveret.cli.remote import Remote, current, remote_options
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -323,45 +322,25 @@ def _keys() -> Iterator[int]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(descriptor, termios.TCSADRAIN)  # keeps keys that were pressed before
+        tty.setcbreak(descriptor, termios.TCSANOW)  # keeps keys that were pressed before
         yield descriptor
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
-@contextmanager
-def _interrupts(screen: _Screen) -> Iterator[None]:
-    """End the screen on Ctrl-C. The exception alone may be lost, because Python ignores those that a destructor raises."""
-
-    def end(*_: object) -> None:
-        screen.press("q")
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _show_live(screen: _Screen, interval: float) -> None:
+def _show_live(screen: _Screen, interval: float, waits: Interrupts) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    with (
-        suppress(KeyboardInterrupt),
-        _interrupts(screen),
-        _keys() as keys,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    with suppress(KeyboardInterrupt), _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while not screen.ended:
             if not screen.paused:
-                screen.look()
+                waits.run(screen.look)
             next_look = time.monotonic() + interval
             while not screen.ended:
                 live.update(screen.draw(console.size.height), refresh=True)
-                if not select.select([keys], [], [], max(next_look - time.monotonic(), 0))[0]:
+                if not waits.wait(max(next_look - time.monotonic(), 0), keys):
                     break
                 pressed = os.read(keys, 256)
                 if not pressed:
@@ -404,16 +383,13 @@ def top(interval: float, once: bool, view: str, sort: str | None, reverse: bool)
     sort = _DEFAULT_SORT[view] if sort is None else sort
     if sort not in names:
         raise click.BadParameter(f"{sort!r}: expected one of {', '.join(names)}", param_hint="--sort")
-    if selected_url() is not None:
-        raise click.UsageError(
-            "`leveret top` has no remote form; run it on the machine of the broker, with --data-dir, without --url"
-        )
     broker = current(_TIMEOUT)
     looks = _Looks(broker)
-    looks.look()
-    if once or broker.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        time.sleep(interval)
-        looks.look()
-        _show_once(looks, view, sort, reverse, broker.as_json)
-        return
-    _show_live(_Screen(looks, view, sort, reverse), interval)
+    with interrupts() as waits:
+        waits.run(looks.look)
+        if once or broker.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            waits.wait(interval)
+            waits.run(looks.look)
+            _show_once(looks, view, sort, reverse, broker.as_json)
+            return
+        _show_live(_Screen(looks, view, sort, reverse), interval, waits)

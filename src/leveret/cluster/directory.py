@@ -205,8 +205,8 @@ class Directory:
         Raises:
             StorageFailed: The database does not answer.
         """
-        told = [msgspec.json.encode(value).decode() for value in (own.clients, own.usage, unreachable)]
-        return await self._once(lambda: self._announce(told))
+        values = [msgspec.json.encode(value).decode() for value in (own.clients, own.usage, unreachable)]
+        return await self._once(lambda: self._announce(values))
 
     async def records(self, version: int) -> tuple[int, list[Record]]:
         """Return the version of the shared records, and the records after another version. Raises `StorageFailed`."""
@@ -390,8 +390,8 @@ class Directory:
         assert row is not None
         return msgspec.structs.replace(msgspec.json.decode(row[0], type=Database), address=self._connected().address())
 
-    def _announce(self, told: list[str]) -> list[Announcement]:
-        row = self._row(_ANNOUNCE, *told, self.name, self._incarnation, self.name)
+    def _announce(self, values: list[str]) -> list[Announcement]:
+        row = self._row(_ANNOUNCE, *values, self.name, self._incarnation, self.name)
         assert row is not None
         return msgspec.json.decode(row[1], type=list[Announcement])
 

@@ -129,6 +129,7 @@ class FrontSession(Peer):
         self.local = peer.local
         self.certificate = peer.certificate
         self.tls = peer.tls
+        self.websocket_path = peer.websocket_path
         self.connected_at = peer.connected_at
 
     def begin(self, opening: Opening) -> None:
@@ -190,7 +191,7 @@ class FrontSession(Peer):
     def _send_away(self, opening: Opening, frame: bytes, vhost: str, account: Account, target: Target) -> bool:
         """Have the session answer an open whose client should connect to another node. Return False if it should not."""
         # The addresses are those of other listeners than the one for WebSockets.
-        address = "" if self._socket.websocket else target.client_addresses[self.tls]
+        address = "" if self.websocket_path else target.client_addresses[self.tls]
         if not address or not account.may_open(vhost):
             return False
         if opening.redirect(frame, address):

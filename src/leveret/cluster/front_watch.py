@@ -19,10 +19,9 @@ class FrontWatch:
 
     Args:
         lease: Seconds without a beat after which the front does not answer.
-        find_takers: Called with a function while the front does not answer, once in each lease. It finds out whether other
-            nodes take shards, and calls the function with that. A node may have joined after the last beat, so the front
-            cannot tell.
-        silent: Called if the front does not answer and other nodes take shards; again in each lease in which that is so.
+        find_takers: Finds out whether other nodes take shards, and calls its argument with the result. Called once in each
+            lease in which the front does not answer: a node may have joined after the last beat.
+        silent: Called if the front does not answer and other nodes take shards, once in each lease in which that is so.
     """
 
     def __init__(

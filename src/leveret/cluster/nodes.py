@@ -550,7 +550,7 @@ class NodeShards(Shards):
         self._announce_hosts(hosts)
 
     def _served_others(self) -> list[NodeInfo]:
-        """Return the other live nodes whose start is over."""
+        """Return the other live nodes that have started."""
         names = {other.name for other in self._others}
         nodes = self.watch.nodes.values()
         return [NodeInfo(node.name, node.address, node.incarnation) for node in nodes if node.live and node.name in names]

@@ -13,11 +13,11 @@ PROBE_INTERVAL: Final = 3.0
 
 
 class Reach:
-    """Probes the other nodes, as for clients whose shard is there.
+    """Probes the other nodes by connecting to them, as the node does for clients whose shard is there.
 
     Args:
         client: The connections to other nodes.
-        others: Returns the other nodes that are live, and whose start is over.
+        others: Returns the other nodes that are live and have started.
 
     Attributes:
         unreachable: The names of those that did not answer the last probe.
@@ -30,7 +30,7 @@ class Reach:
         self._probing = asyncio.create_task(self._keep_probing())
 
     def stop(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         self._probing.cancel()
 
     async def _keep_probing(self) -> None:

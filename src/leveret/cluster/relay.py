@@ -1,4 +1,4 @@
-"""Relays of clients to their shards: of those whose TLS or WebSocket ends at the front, and to shards in other nodes.
+"""Relays between clients and their shards, if TLS or the WebSocket ends at the front, or the shard is in another node.
 
 A relay has one end of a socket pair or connection; the shard has adopted the other one. Input of the client passes as it
 is. Output of the shard passes in complete frames only, so that the client of a shard that dies can still be sent a close.

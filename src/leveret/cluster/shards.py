@@ -243,7 +243,7 @@ class Shard:
             self._link.send(KnownHosts(hosts))
 
     def note_listeners(self, urls: list[str]) -> None:
-        """Tell the process the addresses that the front listens on, unless it does not yet."""
+        """Send the process the addresses that the front listens on, if it listens."""
         if self._link is not None and self._has_begun and urls:
             self._link.send(Listeners(urls))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
@@ -89,6 +89,14 @@ def _check_websocket(config: Config, source: Source) -> Iterator[str]:
         )
     origins = [origin for origin in websocket.allowed_origins if origin != "*"]
     yield from _check_origins(origins, ("websocket", "allowed_origins"), source)
+    proxies = ("websocket", "trusted_proxies")
+    yield from _check_networks(websocket.trusted_proxies, proxies, source)
+    for network in websocket.trusted_proxies:
+        if network.endswith("/0"):
+            yield (
+                f"{source(proxies)}: 'websocket.trusted_proxies' has '{network}', so that every client could name any"
+                " address; expected the addresses of proxies"
+            )
 
 
 def _check_cluster_tls(config: Config, source: Source) -> Iterator[str]:
@@ -227,11 +235,15 @@ def _check_webhooks(management: ManagementConfig, source: Source) -> Iterator[st
                 f"{where('headers_file')} is set for '{webhook.url}', to which headers go in plain text; expected a URL "
                 "that begins with https://"
             )
-        for network in webhook.networks:
-            try:
-                ip_network(network)
-            except ValueError as error:
-                yield f"{where('networks')} has '{network}': {error}; expected a network such as 10.1.0.0/16"
+        yield from _check_networks(webhook.networks, ("management", "webhooks", name, "networks"), source)
+
+
+def _check_networks(networks: Iterable[str], path: tuple[str, ...], source: Source) -> Iterator[str]:
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield f"{source(path)}: '{'.'.join(path)}' has '{network}': {error}; expected a network such as 10.1.0.0/16"
 
 
 def _check_mail(mail: MailConfig, source: Source) -> Iterator[str]:

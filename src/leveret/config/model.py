@@ -151,6 +151,13 @@ class WebSocketConfig(Section, frozen=True, kw_only=True):
             "Clients outside of browsers need none."
         ),
     ] = field(default_factory=list)
+    trusted_proxies: Annotated[
+        list[Name],
+        about(
+            "Addresses and networks, such as `10.1.0.0/16`, of proxies whose header `X-Forwarded-For` names "
+            "[the client](websocket.md#behind-a-proxy). The header of others is ignored."
+        ),
+    ] = field(default_factory=list)
 
 
 class AmqpConfig(Section, frozen=True, kw_only=True):
@@ -755,7 +762,7 @@ class VhostConfig(Section, frozen=True, kw_only=True):
 class ShovelConfig(Section, frozen=True, kw_only=True):
     """A static shovel, with the keys of a dynamic one."""
 
-    vhost: Annotated[Name, about("The process that has this vhost runs the shovel.")] = "/"
+    vhost: Annotated[Name, about("Vhost whose process runs the shovel.")] = "/"
     src_uri: Annotated[Uris | None, about("URIs of the source, to try in order. Without a host, it is this broker.")] = None
     src_protocol: Annotated[ShovelProtocol | None, about("Protocol of the source. Default: `amqp091`.")] = None
     src_queue: Annotated[str | None, about("Queue to consume.")] = None
@@ -785,7 +792,7 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     ] = None
     reconnect_delay: Annotated[
         Annotated[Seconds, Meta(ge=0)] | None,
-        about("Time before the shovel starts again after a failure; 0 if it does not. Default: 5."),
+        about("Time before the shovel starts again after a failure. 0: it does not. Default: 5."),
     ] = None
 
 

@@ -1,7 +1,8 @@
-"""The backup that a process of the broker takes part in: a copy of its log, and the files that it keeps meanwhile."""
+"""The part of a process in a backup: it copies its log, and keeps the files that the backup needs."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.log import LogCopy
     from leveret.config import Config
+
+logger = logging.getLogger("leveret.broker")
 
 # Milliseconds for which a backup continues without a sign of life of its command.
 TIMEOUT: Final = 60_000
@@ -28,19 +31,24 @@ class Backup(Timed):
     Args:
         backups: The backups of the process.
         directory: The directory of the copy.
+        keep_free: Bytes to leave free on its disk.
         copy: The copy of the log.
         uploads: The directory of the uploads, "" for none.
     """
 
-    def __init__(self, backups: Backups, directory: Path, copy: LogCopy, uploads: str) -> None:
+    def __init__(self, backups: Backups, directory: Path, keep_free: int, copy: LogCopy, uploads: str) -> None:
         super().__init__()
         self._backups = backups
         self.directory = directory
+        self.keep_free = keep_free
         self.copy = copy
         self.uploads = uploads
 
     def fire(self, now: int) -> None:
-        """End the backup: its command was killed."""
+        """End the backup: its command was killed, or suspended."""
+        logger.warning(
+            "ended the backup to %s: `leveret backup` has not renewed it for %d seconds", self.directory, TIMEOUT // 1000
+        )
         self._backups.end(self.directory)
 
 
@@ -72,7 +80,8 @@ class Backups:
         keep_free = self._prepare(directory)
         broker = self._broker
         uploads = "" if broker.uploads.place is None else broker.uploads.place.pin()
-        self._current = Backup(self, directory, broker.log.copy_to(str(directory / DATABASE), keep_free), uploads)
+        copy = broker.log.copy_to(str(directory / DATABASE), keep_free)
+        self._current = Backup(self, directory, keep_free, copy, uploads)
         self._renew(self._current)
         return self._current
 
@@ -80,8 +89,8 @@ class Backups:
         """Return the backup to a directory, and renew it. Raises `PreconditionFailed` if there is none."""
         if self._current is None or self._current.directory != directory:
             raise PreconditionFailed(
-                f"no backup to {directory} is in progress: the broker has restarted, or heard nothing of"
-                f" `leveret backup` for {TIMEOUT // 1000} seconds; start it again"
+                f"no backup to {directory} is in progress: the broker has restarted, or has heard nothing from"
+                f" `leveret backup` for {TIMEOUT // 1000} seconds; run the command again"
             )
         self._renew(self._current)
         return self._current
@@ -118,9 +127,18 @@ class Backups:
 
     def _prepare(self, directory: Path) -> int:
         """Create the directory of the copy. Return the bytes to leave free on its disk: 0 if only backups are there."""
-        data = self._config.server.data_path.resolve()
-        if directory.resolve().is_relative_to(data):
-            raise PreconditionFailed(f"the backup {directory} is in the data directory {data}; choose another directory")
+        config = self._config
+        data = config.server.data_path.resolve()
+        for setting, place in (
+            ("server.data_dir", str(data)),
+            ("streams.directory", config.streams.directory),
+            ("uploads.directory", config.uploads.directory),
+        ):
+            # A broker removes files there that it does not know.
+            if place is not None and "://" not in place and directory.resolve().is_relative_to(Path(place).resolve()):
+                raise PreconditionFailed(
+                    f"the backup {directory} is in the directory {place} ('{setting}'); choose another directory"
+                )
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             is_same_disk = os.stat(directory).st_dev == os.stat(data).st_dev
@@ -129,4 +147,4 @@ class Backups:
                 f"the broker cannot use the directory {directory}: {error.strerror}; expected a directory that its user may"
                 " write, and that its systemd unit, if any, makes visible (ReadWritePaths=)"
             ) from None
-        return self._config.limits.disk_free + self._config.storage.reserve if is_same_disk else 0
+        return config.limits.disk_free + config.storage.reserve if is_same_disk else 0

@@ -108,7 +108,12 @@ class Performance(Reply, kw_only=True):
 
 
 class ConnectionInfo(Reply, kw_only=True):
-    """A connection. `connected_at` is in milliseconds of Unix time; `reads` and `writes` count those of the socket."""
+    """A connection. `connected_at` is in milliseconds of Unix time; `reads` and `writes` count those of the socket.
+
+    Attributes:
+        name: The address and port of the client, ` via ` that of a proxy that has named the client, and ` -> ` the own one.
+        websocket_path: The path of the WebSocket that carries the connection; "" without one.
+    """
 
     number: int
     name: str
@@ -118,6 +123,7 @@ class ConnectionInfo(Reply, kw_only=True):
     state: str
     channels: int
     tls: bool
+    websocket_path: str = ""
     bytes_in: int = msgspec.field(name="octets_in")
     bytes_out: int = msgspec.field(name="octets_out")
     client_properties: ClientTable

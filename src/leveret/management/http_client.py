@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import ssl
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from leveret.management.control_client import TIMEOUT, CallFailed, NoBroker
+from leveret.management.http_endpoint import HttpEndpoint, NoAnswer
 
-_PORTS: Final = {"http": 15672, "https": 15671}
 _PATH: Final = "/api/leveret/operations/"
-DEFAULT_USER: Final = "guest"
-
-
-class InvalidUrl(ValueError):
-    """A URL that is not that of an HTTP API."""
 
 
 class HttpControl:
@@ -34,50 +26,23 @@ class HttpControl:
     """
 
     def __init__(self, url: str, token: str | None = None, ca: Path | None = None) -> None:
-        expected = "expected http:// or https://, as in https://user:password@host:15671"
-        try:
-            parts = urlsplit(url)
-            self._host, port = parts.hostname or "", parts.port
-        except ValueError as error:
-            raise InvalidUrl(f"invalid URL: {error}; {expected}") from None
-        if parts.scheme not in _PORTS or not self._host:
-            raise InvalidUrl(f"invalid URL with the scheme '{parts.scheme}'; {expected}")
-        self._port = port or _PORTS[parts.scheme]
-        self._prefix = parts.path.rstrip("/")
-        self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._prefix}/"
-        self._context: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            try:
-                self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-            except OSError as error:
-                raise InvalidUrl(f"cannot read the CA certificates {ca}: {error}") from None
-        if token is not None:
-            self._authorization = f"Bearer {token}"
-        else:
-            name = DEFAULT_USER if parts.username is None else unquote(parts.username)
-            password = DEFAULT_USER if parts.password is None else unquote(parts.password)
-            self._authorization = "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+        self._endpoint = HttpEndpoint(url, ca)
+        self._shown = f"{self._endpoint.shown}/"
+        authorization = self._endpoint.basic if token is None else f"Bearer {token}"
+        self._headers = {"authorization": authorization, "content-type": "application/json"}
 
     def call(self, name: str, arguments: dict[str, Any], *, timeout: float = TIMEOUT) -> Any:
         """Execute an operation and return its result. Raises `NoBroker` or `CallFailed`."""
-        connection: http.client.HTTPConnection
-        if self._context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-        else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
-        headers = {"authorization": self._authorization, "content-type": "application/json"}
+        body = json.dumps(arguments)
         try:
-            connection.request("POST", f"{self._prefix}{_PATH}{quote(name)}", json.dumps(arguments), headers)
-            response = connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
+            status, content = self._endpoint.request(
+                "POST", f"{_PATH}{quote(name)}", self._headers, body=body, timeout=timeout
+            )
+        except NoAnswer as error:
             raise NoBroker(
-                f"no HTTP API answers at {self._shown}: {reason}; expected the address that `leveret serve` shows"
+                f"no HTTP API answers at {self._shown}: {error}; expected the address that `leveret serve` shows"
             ) from None
-        finally:
-            connection.close()
-        return self._result(response.status, content)
+        return self._result(status, content)
 
     def _result(self, status: int, content: bytes) -> Any:
         try:

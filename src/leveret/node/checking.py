@@ -124,7 +124,7 @@ class DirectoryCheck:
             except _MALFORMED:
                 continue  # already reported by the check of the log
             known.add(segment.path)
-            total += segment.octets
+            total += segment.bytes
             fault = self._segment_fault(segment)
             if fault:
                 stream = "/".join(metadata.split_key(key)[:2])
@@ -155,8 +155,8 @@ class DirectoryCheck:
             return "the file does not exist"
         except Exception as error:  # file systems raise exceptions of their own
             return f"it cannot be read: {error}"
-        if size != segment.octets:
-            return f"it has {size} bytes, expected {segment.octets}"
+        if size != segment.bytes:
+            return f"it has {size} bytes, expected {segment.bytes}"
         if found != segment.crc32:
             return f"its checksum is {found:08x}, expected {segment.crc32:08x}"
         return ""

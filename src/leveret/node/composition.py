@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Container, Iterable
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -422,7 +423,7 @@ class Composition:
         self.broker.end_turn()
 
     def warn_about_vhosts(self, existing: Container[str]) -> None:
-        """Log a warning for each vhost that does not exist, but that a user has permissions in, or a shovel runs in."""
+        """Log a warning for each missing vhost in which a user has permissions, or a static shovel runs."""
         for user in self.users.users():
             for name in user.permissions:
                 if name not in existing:
@@ -528,18 +529,20 @@ def configured_ports(config: Config) -> dict[str, int]:
 
 
 def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
-    """Return the listener for WebSockets, or None without one. Imports the extra, which other brokers do not need."""
+    """Return the listener for WebSockets, None if it is disabled. Imports the extra, which other brokers do not need."""
     settings = config.websocket
     if not settings.enabled:
         return None
     try:
-        from leveret.server.websocket import WebSocketProtocol, WebSocketSettings
+        from leveret.server.websocket import WebSocketProtocol
+        from leveret.server.websocket_request import WebSocketSettings
     except ImportError as error:
         raise ConfigError(
             f"{config_name}: 'websocket.enabled' is set, which needs the extra leveret[websocket]; {error}"
         ) from None
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
-    accepted = WebSocketSettings(settings.path, origins)
+    proxies = tuple(ip_network(network) for network in settings.trusted_proxies)
+    accepted = WebSocketSettings(settings.path, origins, proxies)
     is_plain = config.server.plain if settings.plain is None else settings.plain
     return Endpoint("websocket", WS if is_plain else WSS, settings.path, partial(WebSocketProtocol, accepted))
 

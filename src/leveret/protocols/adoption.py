@@ -24,6 +24,7 @@ class PeerFacts(msgspec.Struct, frozen=True):
     local: bool
     tls: bool
     connected_at: int
+    websocket_path: str = ""
 
 
 class TunedClient(msgspec.Struct, frozen=True):

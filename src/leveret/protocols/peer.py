@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
+from leveret.management.connection_names import client_of
 from leveret.security.mechanisms.base import Certificate
 
 # Result of a function that runs in a thread, or the exception that it raised.
@@ -37,7 +38,7 @@ class LogSubject:
     @property
     def log_fields(self) -> dict[str, str | int]:
         """The fields of JSON log messages about the connection."""
-        fields: dict[str, str | int] = {"connection": self.number, "peer": self.name.partition(" -> ")[0]}
+        fields: dict[str, str | int] = {"connection": self.number, "peer": client_of(self.name)}
         if self.user:
             fields["user"] = self.user
         if self.vhost:
@@ -64,15 +65,17 @@ class Receiver(Protocol):
 class Peer:
     """The socket under a session."""
 
-    __slots__ = ("certificate", "checking", "connected_at", "host", "local", "name", "subject", "tls")
+    __slots__ = ("certificate", "checking", "connected_at", "host", "local", "name", "subject", "tls", "websocket_path")
 
-    # address:port of both ends, the client's address, and whether the client is on this machine
+    # address:port of both ends, and that of a proxy; the client's address, and whether the client is on this machine
     name: str
     host: str
     local: bool
     # the client certificate as returned by `ssl`; None without TLS or without a certificate
     certificate: Certificate | None
     tls: bool
+    # the path of the WebSocket that carries the connection; "" without one
+    websocket_path: str
     # whether a login is waiting for its password check
     checking: bool
 
@@ -88,6 +91,7 @@ class Peer:
         self.local = False
         self.certificate = None
         self.tls = False
+        self.websocket_path = ""
         self.checking = False
         self.subject = LogSubject()
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+# The names of fields in the log and in replies, if they are others.
+_STORED: Final = {"bytes": "octets", "body_bytes": "body_octets", "footer_bytes": "footer_octets"}
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, rename=_STORED):
     """One sealed file of a stream.
 
     Attributes:
@@ -13,13 +18,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
         path: Relative to the directory of the stream's segments; an absolute URL in replies.
         first, last: Offsets, inclusive; rows in between may be missing after an erasure.
         count: Number of rows.
-        octets: Size of the file in bytes.
-        body_octets: Total size of the bodies in bytes.
+        bytes: Size of the file in bytes.
+        body_bytes: Total size of the bodies in bytes.
         first_time, last_time: Append times of the first and the last message, in milliseconds of Unix time.
         schema_version: Version of the file schema.
         crc32: Checksum of the file.
         groups: Rows of each row group, in order.
-        footer_octets, footer_crc32: Size and checksum of the Parquet footer; 0 for files of earlier versions.
+        footer_bytes, footer_crc32: Size and checksum of the Parquet footer; 0 for files of earlier versions.
     """
 
     id: str
@@ -27,14 +32,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     count: int
-    octets: int
-    body_octets: int
+    bytes: int
+    body_bytes: int
     first_time: int
     last_time: int
     schema_version: int
     crc32: int
     groups: tuple[int, ...]
-    footer_octets: int = 0
+    footer_bytes: int = 0
     footer_crc32: int = 0
 
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import queue
 import struct
 import sys
 import threading
-import tomllib
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
@@ -35,6 +32,7 @@ from leveret.segments.process_frames import Reply, Request, Setup
 from leveret.segments.reader import SegmentReader, StoredMessage, open_verified, rebuild, slice_offsets
 from leveret.segments.records import Record
 from leveret.segments.rewriting import merge
+from leveret.segments.storage_options import read_options
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage import disk
 from leveret.storage.located import LogReader, RowMoved
@@ -60,7 +58,7 @@ class Sealer:
         self.source = open_source(RowsAddress(setup.engine, setup.rows, is_local=False))
         self.log = LogReader(self.source)
         self.spool = setup.spool
-        self.options = _options(setup.options_file)
+        self.options = None if setup.options_file is None else read_options(setup.options_file)
         self.mode = setup.mode
         self.location = tasks.SegmentLocation(self.directory, self.options, self.spool, setup.catalog, setup.mode)
         self.reply = reply
@@ -266,15 +264,6 @@ def _error(error: Exception, directory: str) -> tuple[str, str]:
     elif not isinstance(error, (SegmentError, SourceFailed, ValueError, IndexError, struct.error)):
         return kind, f"{type(error).__name__}: {error}"
     return kind, str(error) or type(error).__name__
-
-
-def _options(path: str | None) -> files.Options | None:
-    """Read the options for fsspec."""
-    if path is None:
-        return None
-    data = Path(path).read_bytes()
-    found: files.Options = json.loads(data) if path.endswith(".json") else tomllib.loads(data.decode("utf-8"))
-    return found
 
 
 def _serve(requests: queue.SimpleQueue[Request], handle: Callable[[Request], None]) -> None:

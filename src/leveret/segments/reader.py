@@ -97,7 +97,7 @@ def open_verified(url: str, options: Options | None, expected: Segment) -> Segme
     """Like `open_segment`, for a file that will be read completely: the checksum of a local file is verified first."""
     reader = open_segment(url, options, expected)
     try:
-        if expected.octets > _MAX_BUFFERED_BYTES and files.local_path(url) is not None:
+        if expected.bytes > _MAX_BUFFERED_BYTES and files.local_path(url) is not None:
             reader.check(expected.crc32)
     except SegmentError:
         reader.close()
@@ -147,16 +147,16 @@ class SegmentReader:
     def _verify(self, expected: Segment) -> BinaryIO | pa.BufferReader:
         """Verify the parts that Arrow does not check. Returns the file, or its content if it is small."""
         size = self._file.seek(0, os.SEEK_END)
-        if size != expected.octets:
-            raise _mismatch(self.url, "size", size, expected.octets)
+        if size != expected.bytes:
+            raise _mismatch(self.url, "size", size, expected.bytes)
         if size <= _MAX_BUFFERED_BYTES:
             self._file.seek(0)
             content = self._file.read(size)
             self._check_crc(zlib.crc32(content), expected.crc32)
             return pa.BufferReader(content)
-        if expected.footer_octets:
-            self._file.seek(size - expected.footer_octets)
-            self._check_crc(zlib.crc32(self._file.read(expected.footer_octets)), expected.footer_crc32)
+        if expected.footer_bytes:
+            self._file.seek(size - expected.footer_bytes)
+            self._check_crc(zlib.crc32(self._file.read(expected.footer_bytes)), expected.footer_crc32)
         else:
             # Sealed by an earlier version, whose manifest has no checksum of the footer.
             self._check_crc(files.checksum(self.url, self.options), expected.crc32)

@@ -141,7 +141,7 @@ class SegmentWriter:
         self.first = self.last = -1
         self.first_time = self.last_time = 0
         self.count = 0
-        self.body_octets = 0
+        self.body_bytes = 0
         self._covered: tuple[int, int] | None = None
         self._buffered: list[dict[str, pa.Array]] = []
         self._buffered_rows = 0
@@ -203,7 +203,7 @@ class SegmentWriter:
             self._buffered.append({name: column.slice(begin, take) for name, column in columns.items()})
             self._buffered_rows += take
             self._buffered_bytes += n_bytes + others
-            self.body_octets += n_bytes
+            self.body_bytes += n_bytes
             begin += take
             if self._buffered_rows >= GROUP_ROWS or self._buffered_bytes >= GROUP_BYTES:
                 self._write_group()
@@ -281,7 +281,7 @@ class SegmentWriter:
             )
             self._writer.close()
             self._output.close()
-            footer_octets, footer_crc32 = _footer_size_and_crc(self._temporary)
+            footer_bytes, footer_crc32 = _footer_size_and_crc(self._temporary)
             if self._local is not None:
                 os.rename(self._temporary, os.path.join(self._local, name))
                 # Must be durable first: next the manifest names the file, and the log drops the messages.
@@ -301,14 +301,14 @@ class SegmentWriter:
             first=self.first,
             last=self.last,
             count=self.count,
-            octets=self._output.size,
-            body_octets=self.body_octets,
+            bytes=self._output.size,
+            body_bytes=self.body_bytes,
             first_time=self.first_time,
             last_time=self.last_time,
             schema_version=schema.SCHEMA_VERSION,
             crc32=self._output.crc32,
             groups=tuple(self.groups),
-            footer_octets=footer_octets,
+            footer_bytes=footer_bytes,
             footer_crc32=footer_crc32,
         )
 

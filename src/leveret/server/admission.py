@@ -104,13 +104,30 @@ class Admission:
 
     def enter(self, waiting: Waiting, host: str) -> None:
         """Add a socket."""
-        network = network_of(host)
+        self._enter(waiting, network_of(host))
+
+    def _enter(self, waiting: Waiting, network: bytes) -> None:
         now = self._clock()
         self._sockets[waiting] = now
         self._addresses[waiting] = network
         own = self._by_address.setdefault(network, OrderedDict())
         own[waiting] = now
         self._count(network, len(own) - 1, len(own))
+
+    def move(self, waiting: Waiting, host: str) -> bool:
+        """Count a socket for another address from now on: that of the client for which a proxy has opened it.
+
+        Returns:
+            False if this exceeds the limit of that address. The socket counts for the earlier one then. May close an older
+            socket instead.
+        """
+        before = self._addresses.get(waiting)
+        if before is None:
+            return True  # it was closed at a limit
+        self.leave(waiting)
+        is_admitted = self.admit(host)
+        self._enter(waiting, network_of(host) if is_admitted else before)
+        return is_admitted
 
     def leave(self, waiting: Waiting, *, opened: bool = False) -> None:
         """Remove a socket that is closed, or whose client has opened a connection. May be called more than once."""

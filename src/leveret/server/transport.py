@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from leveret.management.connection_names import connection_name
 from leveret.protocols.adoption import Adoption, PeerFacts
 from leveret.protocols.detect import (
     HEADER_1_0_TLS,
@@ -108,7 +109,6 @@ class SocketPeer(Peer):
     """The session's interface to its socket.
 
     Attributes:
-        websocket: Whether a WebSocket carries the connection.
         is_plain: Whether the socket has the bytes of AMQP, so that another process can take it over.
     """
 
@@ -121,7 +121,6 @@ class SocketPeer(Peer):
         "_timers",
         "_transport",
         "is_plain",
-        "websocket",
     )
 
     def __init__(
@@ -138,15 +137,17 @@ class SocketPeer(Peer):
         self._protocol: SocketProtocol | None = protocol
         self._reader = _reader_of(transport)
         self._timers: tuple[asyncio.TimerHandle, ...] = ()
-        address = _address_of(transport)
+        address = address_of(transport)
         own = transport.get_extra_info("sockname") or ("", 0)
-        self.host = str(address[0])
-        self.name = f"{shown_address(address)} -> {shown_address(own)}"
+        proxy = transport.get_extra_info("proxy")
+        self.host = address[0]
+        via = "" if proxy is None else shown_address(proxy)
+        self.name = connection_name(shown_address(address), shown_address(own), via)
         self.local = _is_local(address)
         tls = transport.get_extra_info("ssl_object")
         self.tls = tls is not None
-        self.websocket: bool = transport.get_extra_info("websocket", False)
-        self.is_plain = not self.tls and not self.websocket
+        self.websocket_path = transport.get_extra_info("websocket", "")
+        self.is_plain = not self.tls and not self.websocket_path
         # TLS encrypts pieces one by one, and other event loops have output that they do not report.
         self._gathers = self.is_plain and hasattr(os, "writev") and isinstance(sockets.loop, asyncio.SelectorEventLoop)
         if tls is not None:
@@ -159,10 +160,11 @@ class SocketPeer(Peer):
         self.local = facts.local
         self.tls = facts.tls
         self.connected_at = facts.connected_at
+        self.websocket_path = facts.websocket_path
 
     def facts(self) -> PeerFacts:
         """Return what `describe_client` needs in another process."""
-        return PeerFacts(self.name, self.host, self.local, self.tls, self.connected_at)
+        return PeerFacts(self.name, self.host, self.local, self.tls, self.connected_at, self.websocket_path)
 
     def opened(self) -> None:
         if self._protocol is not None:
@@ -301,7 +303,7 @@ def break_cycle(transport: SelectorTransport) -> None:
 
 
 def close_once(transport: asyncio.Transport) -> None:
-    """Close a transport, unless it is closing. asyncio's TLS transport cannot be aborted any more after a second close."""
+    """Close a transport, unless it is closing. asyncio's TLS transport cannot be aborted after a second close."""
     if not transport.is_closing():
         transport.close()
 
@@ -319,19 +321,20 @@ def finish(transport: asyncio.Transport) -> None:
         transport.close()  # TLS sends close_notify instead
 
 
-def _address_of(transport: asyncio.Transport) -> tuple[str | int, ...]:
-    """Return the address of the client; its host is "" without an IP address."""
-    return transport.get_extra_info("peername") or ("", 0)
+def address_of(transport: asyncio.Transport) -> tuple[str, int]:
+    """Return the address and port of the client; the address is "" without an IP address."""
+    address = transport.get_extra_info("peername") or ("", 0)
+    return str(address[0]), address[1]
 
 
-def _is_local(address: tuple[str | int, ...]) -> bool:
+def _is_local(address: tuple[str, int]) -> bool:
     """Return whether a client is on this machine."""
-    host = str(address[0])
+    host = address[0]
     return host.startswith(("127.", "::ffff:127.")) or host in ("::1", "")
 
 
 def shown_address(address: tuple[str | int, ...] | str) -> str:
-    """Return an address for people."""
+    """Return an address as messages show it."""
     if not isinstance(address, tuple):
         return str(address) or "local"
     host = str(address[0])
@@ -402,7 +405,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._upgrading = False
         if self._deadline is None:
             self._deadline = self._sockets.loop.call_later(self._sockets.handshake_timeout, self._too_slow)
-            if sys.platform == "linux" and _is_local(_address_of(transport)):
+            if sys.platform == "linux" and _is_local(address_of(transport)):
                 self._set_option(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         if self._sockets.protocols.services.stopping:
             transport.abort()
@@ -460,6 +463,10 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def count_for(self, address: str) -> bool:
+        """Count the socket for another address before its connection is open. Returns False if that has too many."""
+        return self._sockets.admission.move(self, address)
 
     def is_waiting_for_broker(self) -> bool:
         return self._peer is not None and self._peer.checking

@@ -11,33 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-import h11
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import (
-    AcceptConnection,
-    BytesMessage,
-    CloseConnection,
-    Ping,
-    Pong,
-    RejectConnection,
-    Request,
-    TextMessage,
-)
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 from wsproto.frame_protocol import CloseReason
-from wsproto.handshake import H11Handshake
-from wsproto.utilities import RemoteProtocolError
 
 from leveret.protocols.detect import TLS_RECORD
-from leveret.server.transport import SocketProtocol, Sockets, close_once, finish, shown_address
+from leveret.server.transport import SocketProtocol, Sockets, address_of, close_once, finish, shown_address
+from leveret.server.websocket_request import Refused, WebSocketSettings, accept_request, refusal
 
 logger = logging.getLogger("leveret.server")
 
-SUBPROTOCOL: Final = "amqp"
-ANY_ORIGIN: Final = "*"
 # Maximum bytes of a request for a WebSocket, and of a read before the WebSocket is open.
 MAX_REQUEST: Final = 8 << 10
 # Bytes of data per read afterwards.
@@ -51,101 +37,8 @@ MAX_FRAMES: Final = 256
 # Seconds for the client to answer a close, or to read a refusal.
 CLOSE_TIMEOUT: Final = 5.0
 
-# Characters of a client's value in a message.
-MAX_SHOWN: Final = 100
-
 _START: Final = b"GET "
 _END: Final = b"\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class WebSocketSettings:
-    """Settings of a listener.
-
-    Attributes:
-        path: The path of the WebSocket.
-        origins: The origins of pages that may connect, in lower case; "*" means every origin.
-    """
-
-    path: str
-    origins: frozenset[str]
-
-
-class Refused(Exception):
-    """A request for a WebSocket is refused.
-
-    Attributes:
-        status: The status of the response.
-    """
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
-
-
-def check_request(request: Request, settings: WebSocketSettings) -> None:
-    """Raise `Refused` if a request is for another path, from a page that may not connect, or for another protocol."""
-    path = request.target.partition("?")[0]
-    if path != settings.path:
-        raise Refused(
-            HTTPStatus.NOT_FOUND, f"no WebSocket at {_shown(path)}; expected {settings.path!r} ('websocket.path')"
-        )
-    for name, value in request.extra_headers:
-        origin = value.decode("ascii", "backslashreplace")
-        if name == b"origin" and ANY_ORIGIN not in settings.origins and origin.lower() not in settings.origins:
-            raise Refused(
-                HTTPStatus.FORBIDDEN,
-                f"pages of the origin {_shown(origin)} may not connect; expected one of 'websocket.allowed_origins'",
-            )
-    if request.subprotocols and SUBPROTOCOL not in request.subprotocols:
-        offered = ", ".join(request.subprotocols)
-        raise Refused(
-            HTTPStatus.BAD_REQUEST,
-            f"the subprotocol is {_shown(offered)}; expected {SUBPROTOCOL!r} (Sec-WebSocket-Protocol)",
-        )
-
-
-def accept_request(head: bytes, settings: WebSocketSettings) -> tuple[Connection, bytes]:
-    """Return the WebSocket that a request opens, and the response.
-
-    Args:
-        head: The request line and the headers.
-        settings: The requests that are accepted.
-
-    Raises:
-        Refused: The request is not accepted.
-    """
-    handshake = H11Handshake(ConnectionType.SERVER)
-    try:
-        handshake.receive_data(head)
-        request = next(handshake.events())
-        assert isinstance(request, Request)
-        check_request(request, settings)
-        response = handshake.send(AcceptConnection(subprotocol=SUBPROTOCOL if request.subprotocols else None))
-    except RemoteProtocolError as error:
-        hint = error.event_hint
-        status = hint.status_code if isinstance(hint, RejectConnection) else HTTPStatus.BAD_REQUEST
-        raise Refused(status, f"not a request for a WebSocket: {error}") from None
-    except (UnicodeError, h11.ProtocolError) as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"not a request for a WebSocket: {error}") from None
-    assert handshake.connection is not None
-    return handshake.connection, response
-
-
-def refusal(refused: Refused) -> bytes:
-    """Return the response that refuses a request."""
-    body = f"{refused}\n".encode()
-    status = HTTPStatus(refused.status)
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-        f"X-Content-Type-Options: nosniff\r\nSec-WebSocket-Version: 13\r\nContent-Length: {len(body)}\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 def _break_cycle(connection: Any) -> None:
@@ -172,6 +65,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
     __slots__ = (
         "_above",
         "_below",
+        "_client",
         "_closing",
         "_connection",
         "_deaf",
@@ -207,6 +101,8 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._closing = False
         self._deaf = False
         self._pong: bytes | None = None
+        # The address and port of the client that a trusted proxy names.
+        self._client: tuple[str, int] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     # Input
@@ -250,12 +146,20 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
                 )
             if not end:
                 return
-            self._connection, response = accept_request(head + end, self._settings)
+            accepted = accept_request(head + end, address_of(self._below)[0], self._settings)
+            self._client = accepted.client
+            if accepted.client is not None and not self._above.count_for(accepted.client[0]):
+                raise Refused(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    f"too many sockets of {accepted.client[0]} have not opened a connection"
+                    " ('limits.unauthenticated_per_address')",
+                )
         except Refused as refused:
             self._refuse(refused)
             return
+        self._connection = Connection(ConnectionType.SERVER)
         self._input = rest
-        self._below.write(response)
+        self._below.write(accepted.response)
         self._above.connection_made(self)
 
     def _refuse(self, refused: Refused) -> None:
@@ -265,7 +169,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._finish()
 
     def _name(self) -> str:
-        return shown_address(self._below.get_extra_info("peername"))
+        return shown_address(address_of(self))
 
     def _proceed(self) -> None:
         """Parse input, and pass its data on. The rest of too many frames waits for the next turn."""
@@ -278,9 +182,9 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         closed: CloseConnection | None = None
         has_text = False
         frames = pos = 0
-        view = memoryview(self._input)
-        while pos < len(view) and frames < MAX_FRAMES and closed is None and not has_text:
-            connection.receive_data(view[pos : pos + self._slice])  # type: ignore[arg-type]
+        received = self._input
+        while pos < len(received) and frames < MAX_FRAMES and closed is None and not has_text:
+            connection.receive_data(received[pos : pos + self._slice])
             pos += self._slice
             before = frames
             for event in connection.events():
@@ -294,7 +198,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
                 elif isinstance(event, CloseConnection):
                     closed = event
             self._slice = min(2 * self._slice, MAX_SLICE) if frames - before <= FEW_FRAMES else MIN_SLICE
-        self._input = bytes(view[pos:])
+        self._input = received[pos:]
         if data and not self._closing:
             self._above.received(b"".join(data))
         self._send_pong()
@@ -330,7 +234,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
     # The end
 
     def _end(self, connection: Connection, closed: CloseConnection) -> None:
-        """Handle the client's close, or what wsproto makes of invalid frames, which leaves the connection open."""
+        """Handle a close of the client, or one that wsproto reports for invalid frames, with the connection still open."""
         state = connection.state
         if state is ConnectionState.OPEN:
             self._fail(closed.code, closed.reason or "")
@@ -340,7 +244,7 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
         self._close_below()
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close the WebSocket because of its input, of which the rest is ignored."""
+        """Close the WebSocket because of its input, and ignore the rest of that."""
         name = self._name()
         logger.info("%s: closed the WebSocket with %d: %s", name, code, reason, extra={"peer": name})
         self._send_close(code, reason)
@@ -393,7 +297,8 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        self._send_pong()
+        # In the next turn: asyncio's transport closes a socket twice if a write within this call loses it.
+        self._sockets.loop.call_soon(self._send_pong)
         self._above.resume_writing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -453,10 +358,22 @@ class WebSocket(asyncio.Transport, asyncio.BufferedProtocol):
             self._below.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the transport as `below`, True as `websocket`, and other facts of the transport."""
+        """Return facts of the transport.
+
+        Returns:
+            The transport as `below`, the path of the WebSocket as `websocket`. If a trusted proxy names its client, the
+            address of that as `peername`, and that of the proxy as `proxy`.
+        """
         if name == "below":
             return self._below
-        return True if name == "websocket" else self._below.get_extra_info(name, default)
+        if name == "websocket":
+            return self._settings.path
+        if self._client is not None:
+            if name == "peername":
+                return self._client
+            if name == "proxy":
+                return address_of(self._below)
+        return self._below.get_extra_info(name, default)
 
 
 class WebSocketProtocol(SocketProtocol):
@@ -487,3 +404,10 @@ class WebSocketProtocol(SocketProtocol):
         self._first = b""
         assert self._transport is not None
         WebSocket(self._transport, self, self._sockets, self._settings).feed(data)
+
+    def _not_tls(self) -> None:
+        if self._first.startswith(_START):
+            assert self._transport is not None
+            reason = "the listener accepts only TLS (wss://); set 'websocket.plain' to accept ws://, too"
+            self._transport.write(refusal(Refused(HTTPStatus.BAD_REQUEST, reason)))
+        super()._not_tls()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.client._async.base_channel import BaseChannel
 from leveret.client._async.channel import Channel
 from leveret.client._async.connection import Connection
@@ -11,11 +13,24 @@ from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.encoding import encode_flags
 from leveret.client.errors import NotFound
 from leveret.client.message import Message
-from leveret.client.properties import encode_properties
+from leveret.client.properties import Properties, encode_properties, from_keywords
 from leveret.shovel.additions import Amend
 from leveret.shovel.definition import ON_CONFIRM, Definition, End
 from leveret.shovel.ends import Destination, Source
 from leveret.shovel.uris import AMQP091
+
+# Headers with further routing keys, and bytes of encoded properties with one of them.
+_COPIES: Final = ("CC", "BCC")
+_MARK: Final = b"CC"
+
+
+def without_copies(properties: Properties) -> Properties:
+    """Return properties without headers by which a broker routes a message to further queues."""
+    headers = properties.headers or {}
+    if not any(name in headers for name in _COPIES):
+        return properties
+    kept = {name: value for name, value in headers.items() if name not in _COPIES}
+    return from_keywords(properties, {"headers": kept})
 
 
 async def declare_queue(connection: Connection, end: End) -> int:
@@ -66,6 +81,7 @@ class Amqp091Destination(Destination):
         self._encoder = Amqp091Encoder()
         self._encode = self._received if amend is None and definition.source.protocol == AMQP091 else self._converted
         self._flags = encode_flags(bool(end.queue) and definition.ack_mode == ON_CONFIRM, False)
+        self._is_queue = bool(end.queue)
         self._exchange = "" if end.queue else end.exchange
         self._routing_key = end.queue or end.exchange_key
 
@@ -90,8 +106,12 @@ class Amqp091Destination(Destination):
         self._channel.core.publish(outgoing)
 
     def _received(self, message: Message, exchange: str, routing_key: str) -> Publish:
+        if self._is_queue and _MARK in message.header:
+            return self._converted(message, exchange, routing_key)
         return self._encoder.encode_received(message.header, message.body, exchange, routing_key, self._flags)
 
     def _converted(self, message: Message, exchange: str, routing_key: str) -> Publish:
         properties = message.properties if self._amend is None else self._amend(message)
+        if self._is_queue:
+            properties = without_copies(properties)
         return self._encoder.encode(message.body, exchange, routing_key, self._flags, encode_properties(properties))

@@ -10,14 +10,18 @@ from urllib.parse import unquote
 
 from leveret.client._async.channel import Channel
 from leveret.client._async.connection import Connection, open_connection
-from leveret.client.errors import Error, InvalidUrl, NotFound
+from leveret.client.errors import ConnectionClosed, Error, InvalidUrl, NotFound, PublishFailed
 from leveret.client.parameters import Parameters
 from leveret.shovel.definition import NEVER, QUEUE_LENGTH, End, read_definition
 from leveret.shovel.transfer import Transfer, run
 from leveret.shovel.uris import AMQP091, read_uri
 
-# Seconds before a run that has moved messages and failed is repeated.
+# Seconds before a run that has failed is repeated.
 RETRY_DELAY: Final = 1.0
+# Seconds without a moved message after which a move gives up. RabbitMQ notices a dead connection within this time.
+RETRY_TIMEOUT: Final = 180.0
+# Seconds without a message after which a move asks whether the source still has those that it had at the start.
+IDLE_INTERVAL: Final = 1.0
 _EXPECTED: Final = "expected amqp://user:password@host:port/VHOST/QUEUE, with '/' in names as %2F"
 
 
@@ -40,8 +44,8 @@ def read_address(url: str) -> QueueAddress:
     scheme, separator, rest = head.partition("://")
     parts = rest.split("/")
     if not separator or len(parts) != 3 or not parts[1] or not parts[2]:
-        path = "/".join(["", *parts[1:]])
-        raise InvalidUrl(f"the URL has the path '{path}'; {_EXPECTED}")
+        # Without the path, which is a part of the password if that has a '/'.
+        raise InvalidUrl(f"the URL does not name a vhost and a queue; {_EXPECTED}, in passwords, too")
     uri = f"{scheme}://{parts[0]}/{parts[1]}{mark}{query}"
     read_uri(uri, AMQP091, "")
     try:
@@ -66,6 +70,8 @@ class Length:
 class Lengths:
     """A connection that asks a broker for the lengths of queues. It opens when it is needed, also after it was lost.
 
+    Tasks may share it: each question has a channel of its own.
+
     Args:
         uri: URI of the broker, with the vhost.
         name: The name of the connection on the server.
@@ -74,7 +80,8 @@ class Lengths:
     def __init__(self, uri: str, name: str) -> None:
         self._parameters = read_uri(uri, AMQP091, name)
         self._connection: Connection | None = None
-        self._channel: Channel | None = None
+        self._idle: list[Channel] = []
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Lengths:
         return self
@@ -82,15 +89,19 @@ class Lengths:
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def open(self) -> None:
-        """Connect. Raises `Error` or `OSError`."""
-        connection = await open_connection([self._parameters])
-        assert isinstance(connection, Connection)
-        self._connection = connection
+    async def open(self) -> Connection:
+        """Connect, unless the connection is open, and return it. Raises `Error` or `OSError`."""
+        async with self._opening:
+            if self._connection is None or self._connection.is_closed:
+                self._idle.clear()
+                connection = await open_connection([self._parameters])
+                assert isinstance(connection, Connection)
+                self._connection = connection
+            return self._connection
 
     async def close(self) -> None:
         """Close the connection."""
-        connection, self._connection, self._channel = self._connection, None, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
@@ -98,19 +109,14 @@ class Lengths:
         """Return how many messages and consumers a queue has. Raises `NotFound`, another `Error` or `OSError`."""
         try:
             return await self._ask(queue)
-        except NotFound:
-            raise
-        except (Error, OSError):
-            await self.close()
+        except ConnectionClosed:  # since the last question
             return await self._ask(queue)
 
     async def _ask(self, queue: str) -> Length:
-        if self._connection is None:
-            await self.open()
-            assert self._connection is not None
-        if self._channel is None or not self._channel.is_open:
-            self._channel = await self._connection.channel()
-        found = await self._channel.declare_queue(queue, passive=True)
+        connection = await self.open()
+        channel = self._idle.pop() if self._idle else await connection.channel()
+        found = await channel.declare_queue(queue, passive=True)
+        self._idle.append(channel)
         return Length(found.message_count, found.consumer_count)
 
 
@@ -124,6 +130,7 @@ class Move:
         source: The queue to empty.
         destination: The queue to publish to. It is declared as a durable queue if it does not exist.
         name: The name of the connections on the servers.
+        lengths: Those of the vhosts of the source and of the destination.
         arguments: Arguments of the declaration; None if the destination must exist.
         follows: Whether to continue when the source is empty, until the task is cancelled.
         report: Called with the text of a failure after which the move continues.
@@ -139,6 +146,7 @@ class Move:
         destination: QueueAddress,
         name: str,
         *,
+        lengths: tuple[Lengths, Lengths],
         arguments: Mapping[str, Any] | None,
         follows: bool = False,
         report: Callable[[str], None],
@@ -146,6 +154,8 @@ class Move:
         self._source = source
         self._destination = destination
         self._name = name
+        self._at_source, self._at_destination = lengths
+        self._follows = follows
         self._report = report
         self._definition = read_definition(
             name,
@@ -163,6 +173,11 @@ class Move:
         self._transfer: Transfer | None = None
         # Messages of the runs that have ended.
         self._moved = 0
+        # Consumers of the source that are not those of the move.
+        self._consumers = 0
+        # Messages that had moved at the last failure, and when that was.
+        self._moved_before = 0
+        self._progressed = 0.0
         self.gained: int | None = None
 
     @property
@@ -182,52 +197,79 @@ class Move:
         left = self.left
         return None if left is None or not self.moved + left else self.moved / (self.moved + left)
 
-    async def run(self) -> None:
-        """Move the messages until the source is empty.
+    async def run(self, *, until_empty: bool = True) -> None:
+        """Move the messages.
+
+        After a failure, the move continues, unless it has moved nothing, or nothing since `RETRY_TIMEOUT`.
+
+        Args:
+            until_empty: Whether to end when the source is empty, instead of after the messages that it has now.
 
         Raises:
-            Error: A broker refuses, or a connection failed before any message was moved.
+            Error: A broker refuses, or a connection failed.
             OSError: A broker cannot be reached.
         """
-        before = await self._length(self._destination, is_missing_ok=True)
+        before = await self._destination_length()
+        self._consumers = (await self.source_length()).consumers
         while True:
-            moved = self.moved
             try:
                 await self._run()
-                if not (await self.source_length()).messages:
+                if not until_empty or not (await self.source_length()).messages:
                     break
             except (Error, OSError) as error:
-                if self.moved == moved:
-                    raise
-                self._report(f"{error}; continuing in {RETRY_DELAY:g} s")
-                await asyncio.sleep(RETRY_DELAY)
-        after = await self._length(self._destination, is_missing_ok=True)
+                await self._wait_to_retry(error)
+        after = await self._destination_length()
         if not before.consumers and not after.consumers:
             self.gained = after.messages - before.messages
 
     async def source_length(self) -> Length:
         """Return how many messages and consumers the source has. Raises `Error` or `OSError`."""
-        return await self._length(self._source)
+        return await self._at_source.of(self._source.queue)
+
+    async def _destination_length(self) -> Length:
+        try:
+            return await self._at_destination.of(self._destination.queue)
+        except NotFound:  # until the first run declares it, or refuses
+            return Length(0, 0)
 
     async def _run(self) -> None:
+        """Move the messages that the source has now, or with `follows` those that arrive, too."""
+        if self._moved and (await self.source_length()).consumers > self._consumers:
+            raise Error("the source has not noticed yet that a connection of the move was lost")  # the order depends on it
+        moving = asyncio.create_task(run(self._definition, self._hosts, {}, self._note_running))
         try:
-            await run(self._definition, self._hosts, {}, self._note_running)
+            while not moving.done():
+                await asyncio.wait([moving], timeout=IDLE_INTERVAL)
+                if not moving.done() and not self._follows and await self._is_source_empty():
+                    return  # The messages that it had at the start have expired, or other consumers have taken them.
+            await moving
         finally:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
             transfer, self._transfer = self._transfer, None
             if transfer is not None:
                 self._moved += transfer.forwarded
+
+    async def _is_source_empty(self) -> bool:
+        """Return whether the source has no message that is still to arrive."""
+        if self._transfer is None or self._transfer.idle_time < IDLE_INTERVAL:
+            return False
+        return not (await self.source_length()).messages
+
+    async def _wait_to_retry(self, error: Error | OSError) -> None:
+        """Wait before the next run. Raises the error if there is no point in one."""
+        now = asyncio.get_running_loop().time()
+        if self.moved > self._moved_before:
+            self._moved_before, self._progressed = self.moved, now
+        # The destination does not have more room a moment later, unless the move continues as long as it takes.
+        patience = 0.0 if isinstance(error, PublishFailed) else RETRY_TIMEOUT
+        if not self.moved or (not self._follows and now > self._progressed + patience):
+            raise error
+        self._report(f"{error}; continuing in {RETRY_DELAY:g} s")
+        await asyncio.sleep(RETRY_DELAY)
 
     def _note_running(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
     def _hosts(self, end: End) -> list[Parameters]:
         return [read_uri(uri, end.protocol, self._name) for uri in end.uris]
-
-    async def _length(self, address: QueueAddress, *, is_missing_ok: bool = False) -> Length:
-        async with Lengths(address.uri, self._name) as lengths:
-            try:
-                return await lengths.of(address.queue)
-            except NotFound:
-                if is_missing_ok:
-                    return Length(0, 0)
-                raise

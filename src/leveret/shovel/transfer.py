@@ -24,7 +24,7 @@ from leveret.shovel.uris import AMQP091, AMQP10
 
 # Bytes of unconfirmed messages above which no message is taken.
 MAX_UNCONFIRMED: Final = 32 << 20
-# Seconds for the destination to confirm what was published when a run is cancelled.
+# Seconds for the destination to confirm published messages when a run is cancelled.
 SETTLE_TIMEOUT: Final = 0.5
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002
@@ -136,6 +136,14 @@ class Transfer:
     def pending(self) -> int:
         """Number of messages that the destination has not confirmed."""
         return len(self._pending)
+
+    @property
+    def idle_time(self) -> float:
+        """Seconds since the source sent data, if everything before is published and confirmed, otherwise 0."""
+        is_busy = self._pending or self._acknowledging or self._source.consumer.core.messages
+        if is_busy or not self._destination.channel.core.flowing:
+            return 0.0
+        return self._source.connection.driver.silence
 
     async def run(self) -> None:
         """Move messages until the limit is reached. Raises `Error` when either end fails."""

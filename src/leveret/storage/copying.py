@@ -28,7 +28,7 @@ _LOOK_INTERVAL: Final = 0.005
 
 
 class DatabaseCopy(LogCopy):
-    """A copy in a new file. A part of it is removed when it is given up.
+    """A copy in a new file, which is removed if the copy does not become complete.
 
     path       the file
     keep_free  bytes to leave free on its disk
@@ -49,7 +49,7 @@ class DatabaseCopy(LogCopy):
         self._is_cancelled = True
 
     def write(self, source: sqlite3.Connection, interleave: Interleave) -> None:
-        """Write the copy. Never fails for a reason of its own: `problem` has it. Runs in the worker thread."""
+        """Write the copy. Runs in the worker thread. Raises only errors of the log; `problem` has those of the copy."""
 
         def between(status: int, remaining: int, pages: int) -> None:
             self._note(remaining, pages)
@@ -102,12 +102,7 @@ class DatabaseCopy(LogCopy):
     # In the thread that syncs
 
     def _sync_part(self) -> None:
-        free = shutil.disk_usage(self._path.parent).free
-        if free < self._keep_free:
-            raise OSError(
-                0,
-                f"{free} bytes are free on the disk of the broker, which needs {self._keep_free} (limits.disk_free)",
-            )
+        check_free(self._path.parent, self._keep_free)
         disk.sync_file(self._path)
 
     def _finish(self) -> None:
@@ -124,6 +119,17 @@ class DatabaseCopy(LogCopy):
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
         self.problem = problem
+
+
+def check_free(directory: Path, keep_free: int) -> None:
+    """Raise `OSError` if less than this number of bytes is free on the disk of a directory."""
+    free = shutil.disk_usage(directory).free
+    if free < keep_free:
+        raise OSError(
+            0,
+            f"{free} bytes are free on the disk of the broker, which needs {keep_free} (limits.disk_free, storage.reserve)",
+            str(directory),
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -96,17 +96,19 @@ class UploadFiles(UploadStore):
         return str(self._directory)
 
     def unpin(self) -> None:
-        self.is_pinned = False
-        removed, self._removed = self._removed, []
+        with self._lock:
+            self.is_pinned = False
+            removed, self._removed = self._removed, []
         if removed:
             threading.Thread(target=_remove, args=(removed,), name="leveret-uploads", daemon=True).start()
 
     def unlink(self, path: Path) -> None:
         """Remove a file unless it is pinned."""
-        if self.is_pinned:
-            self._removed.append(path)
-        else:
-            _remove([path])
+        with self._lock:
+            if self.is_pinned:
+                self._removed.append(path)
+                return
+        _remove([path])
 
     def expect(self, size: int) -> None:
         """Change the number of expected bytes."""

@@ -47,6 +47,14 @@ def push(
     return queue.counters.published > before
 
 
+def push_many(world: World, queue: ClassicQueue, count: int) -> None:
+    """Push messages with the keys 0, 1 and so on, in turns that the log can take."""
+    for number in range(count):
+        push(world, queue, number)
+        if not number % 500:
+            world.run()
+
+
 def keys_of(queue: ClassicQueue) -> int:
     assert queue.deduplication is not None
     return len(queue.deduplication)
@@ -385,10 +393,7 @@ def test_the_oldest_keys_are_forgotten_above_the_maximum(world: World) -> None:
 
 def test_expired_keys_are_dropped_in_steps(world: World) -> None:
     queue = windowed(world)
-    for number in range(5000):
-        push(world, queue, number)
-        if not number % 500:
-            world.run()
+    push_many(world, queue, 5000)
     assert keys_of(queue) == 5000 and len(records(world)) == 79
     world.clock.time += WINDOW
     world.held_log.behind = True
@@ -489,6 +494,22 @@ def test_a_duplicate_is_confirmed_with_the_first() -> None:
     assert later.row is None
 
 
+def test_a_duplicate_in_two_queues_is_confirmed_with_the_later_of_the_first_ones() -> None:
+    log = HeldLog(held=True)
+    world = World(log=log)
+    queues = [windowed(world, "one"), windowed(world, "two")]
+    log.release_all()
+    for queue in queues:
+        push(world, queue, "a")
+        world.end_turn()
+    for targets in (queues, queues[::-1]):
+        duplicate = world.message(persistent=True, headers={DEDUPLICATION_HEADER: "a"})
+        for queue in targets:
+            queue.push(duplicate)
+        assert duplicate.row is not None
+        assert duplicate.row.batch == log.filling
+
+
 def test_a_duplicate_is_stored_in_another_queue(world: World) -> None:
     queue = windowed(world)
     other = world.queue("other", durable=True)
@@ -503,10 +524,7 @@ def test_a_duplicate_is_stored_in_another_queue(world: World) -> None:
 
 def test_a_purge_forgets_the_keys(world: World) -> None:
     queue = windowed(world)
-    for number in range(3000):
-        push(world, queue, number)
-        if not number % 500:
-            world.run()
+    push_many(world, queue, 3000)
     world.run()
     assert queue.purge() == 3000 and keys_of(queue) == 0
     push(world, queue, 1)

@@ -77,7 +77,7 @@ def test_a_large_enough_part_is_sealed_and_removed_from_the_log() -> None:
     queue = stream(world)
     fill(world, queue, 0, 25)
     settle(world)
-    assert [(one.first, one.last, one.count, one.body_octets) for one in queue.segments] == [
+    assert [(one.first, one.last, one.count, one.body_bytes) for one in queue.segments] == [
         (0, 9, 10, 100),
         (10, 19, 10, 100),
     ]
@@ -695,7 +695,7 @@ def test_retention_and_erasure_reduce_what_is_unread() -> None:
     assert unread(queue, 0)[:2] == (queue.ready_count, queue.ready_bytes)
     first = queue.segments[0]
     smaller = Segment.unpack(first.pack())
-    smaller.id, smaller.count, smaller.body_octets = "smaller", first.count - 5, first.body_octets - 50
+    smaller.id, smaller.count, smaller.body_bytes = "smaller", first.count - 5, first.body_bytes - 50
     before = unread(queue, 0)
     assert queue.swap([first], [smaller])
     settle(world)

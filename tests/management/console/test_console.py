@@ -677,6 +677,7 @@ VIEWS = (
     ("consumers",),
     ("links",),
     ("transactions",),
+    ("shovels",),
     ("vhosts",),
     ("users",),
     ("audit",),

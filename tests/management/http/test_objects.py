@@ -33,7 +33,7 @@ CONNECTION = """
     auth_mechanism channel_max channels client_properties connected_at frame_max host port peer_host peer_port name
     user_provided_name node protocol recv_oct recv_oct_details recv_cnt recv_cnt_details send_oct send_oct_details send_cnt
     send_cnt_details send_pend ssl ssl_protocol ssl_cipher ssl_hash ssl_key_exchange peer_cert_subject peer_cert_issuer
-    peer_cert_validity state timeout type user vhost user_who_performed_action
+    peer_cert_validity state timeout type user vhost user_who_performed_action websocket_path
 """
 CHANNEL = """
     name number connection_details consumer_count prefetch_count global_prefetch_count acks_uncommitted
@@ -301,6 +301,7 @@ def test_connections_channels_and_consumers(api: HttpBroker) -> None:
         )
         check_keys(found, CONNECTION)
         assert (found["protocol"], found["user"], found["vhost"]) == ("AMQP 0-9-1", "guest", "/")
+        assert found["websocket_path"] == ""
         assert (found["peer_host"], found["host"], found["port"]) == ("127.0.0.1", "127.0.0.1", api.process.port)
         assert found["name"] == f"127.0.0.1:{found['peer_port']} -> 127.0.0.1:{api.process.port}"
         path = "/connections/" + quote(found["name"], safe="")

@@ -1,4 +1,4 @@
-"""RabbitMQ's command line tools: rabbitmqadmin as the management plug-in ships it, and version 2."""
+"""RabbitMQ's command line tools: rabbitmqadmin as the management plugin ships it, and version 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.management.http.client import HttpBroker
 from tests.management.tools.commands import COMMANDS
 from tests.support.polling import wait_until
 
-# The script of the management plug-in, where Debian's package has it.
+# The script of the management plugin, where Debian's package has it.
 SCRIPT = Path("/usr/bin/rabbitmqadmin")
 VERSION = "2.35.0"
 
@@ -45,7 +45,7 @@ class Script:
 @pytest.fixture
 def script(api: HttpBroker) -> Script:
     if not SCRIPT.exists():
-        pytest.skip("rabbitmqadmin of the management plug-in is not installed")
+        pytest.skip("rabbitmqadmin of the management plugin is not installed")
     run = Script(api.port, "script")
     run("declare", "vhost", "name=script")
     run("declare", "permission", "vhost=script", "user=guest", "configure=.*", "write=.*", "read=.*")

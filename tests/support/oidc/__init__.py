@@ -136,4 +136,8 @@ def run_provider(redirects: list[str] | None = None) -> Iterator[OidcProvider]:
             yield OidcProvider(json.loads(process.stdout.readline())["issuer"])
         finally:
             process.stdin.close()
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise

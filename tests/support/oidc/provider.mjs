@@ -7,7 +7,7 @@
 // | "garbage" | "redirect"} changes how the keys are served; GET /test/jwks returns the number of requests for keys.
 import { createRequire } from 'node:module';
 import { createServer } from 'node:http';
-import { generateKeyPairSync, randomUUID } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync, randomUUID } from 'node:crypto';
 
 const require = createRequire(`${process.env.NODE_PATH}/`);
 const { Provider } = await import(require.resolve('oidc-provider'));
@@ -21,8 +21,11 @@ let ttl = 3600;
 let answers = true;
 
 function key(kind, options, alg) {
-  const { privateKey } = generateKeyPairSync(kind, options);
-  return { ...privateKey.export({ format: 'jwk' }), kid: randomUUID(), alg, use: 'sig' };
+  // Through PEM: if the garbage collector runs during the export of a generated key, Node 20 waits for the lock of this key,
+  // which it holds itself.
+  const pem = { publicKeyEncoding: { type: 'spki', format: 'pem' }, privateKeyEncoding: { type: 'pkcs8', format: 'pem' } };
+  const { privateKey } = generateKeyPairSync(kind, { ...options, ...pem });
+  return { ...createPrivateKey(privateKey).export({ format: 'jwk' }), kid: randomUUID(), alg, use: 'sig' };
 }
 
 function make(issuer) {

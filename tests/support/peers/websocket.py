@@ -52,9 +52,17 @@ class WebSocketPeer:
         self._events: list[Event] = []
         self._data = b""
 
-    async def upgrade(self, subprotocols: Sequence[str] = ("amqp",), *, path: str = "/ws", origin: str = "") -> None:
-        """Open the WebSocket."""
+    async def upgrade(
+        self,
+        subprotocols: Sequence[str] = ("amqp",),
+        *,
+        path: str = "/ws",
+        origin: str = "",
+        forwarded_for: Sequence[str] = (),
+    ) -> None:
+        """Open the WebSocket. `forwarded_for` are headers X-Forwarded-For, which a proxy sends."""
         headers = [(b"Origin", origin.encode())] if origin else []
+        headers += [(b"X-Forwarded-For", value.encode()) for value in forwarded_for]
         opening = WSConnection(ConnectionType.CLIENT)
         asked = Request(host="localhost", target=path, subprotocols=list(subprotocols), extra_headers=headers)
         self.writer.write(opening.send(asked))

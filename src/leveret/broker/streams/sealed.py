@@ -108,7 +108,7 @@ class SealedPart:
         """Add a segment that is in the manifest, on disk, after the others."""
         self.segments.append(segment)
         self.count += segment.count
-        self.bytes += segment.body_octets
+        self.bytes += segment.body_bytes
         self.ends.clear()
 
     def register(self, segment: Segment) -> None:
@@ -142,7 +142,7 @@ class SealedPart:
 
     def _forget(self, segment: Segment) -> None:
         self.count -= segment.count
-        self.bytes -= segment.body_octets
+        self.bytes -= segment.body_bytes
         self.ends.clear()
         self.reported.discard(segment.id)
         for first in [first for first, chunk in self.chunks.items() if chunk.segment is segment]:
@@ -180,7 +180,7 @@ class SealedPart:
             self.segments = sorted([one for one in self.segments if one.id not in ids] + new, key=_first)
             for segment in new:
                 self.count += segment.count
-                self.bytes += segment.body_octets
+                self.bytes += segment.body_bytes
         segments = stream.broker.segments
         if segments is not None:
             segments.leases.retire([segment.path for segment in old])
@@ -226,9 +226,9 @@ class SealedPart:
         index = bisect_left(segments, offset, key=_last)
         segment = segments[index]
         if not self.ends:
-            self.ends = list(accumulate([one.body_octets for one in segments]))
+            self.ends = list(accumulate([one.body_bytes for one in segments]))
         count = segment.last + 1 - max(offset, segment.first)
-        n_bytes = segment.body_octets * count // (segment.last + 1 - segment.first) + self.bytes - self.ends[index]
+        n_bytes = segment.body_bytes * count // (segment.last + 1 - segment.first) + self.bytes - self.ends[index]
         return Unread(segments[len(segments) - 1].last + 1 - offset, n_bytes, segment.times[segment.chunk_at(offset)])
 
     def load(self, chunk: StreamChunk) -> None:

@@ -358,16 +358,16 @@ class Sealing(Timed):
         run: list[Segment] = []
         n_bytes = count = 0
         for segment in sealed.segments:
-            is_small = segment.body_octets < small and segment.id not in sealed.locked
-            if is_small and n_bytes + segment.body_octets <= self.size and count + segment.count <= MAX_MESSAGES:
+            is_small = segment.body_bytes < small and segment.id not in sealed.locked
+            if is_small and n_bytes + segment.body_bytes <= self.size and count + segment.count <= MAX_MESSAGES:
                 run.append(segment)
-                n_bytes += segment.body_octets
+                n_bytes += segment.body_bytes
                 count += segment.count
                 continue
             if _is_worth_it(run, n_bytes, small):
                 return run
             run = [segment] if is_small else []
-            n_bytes = segment.body_octets if is_small else 0
+            n_bytes = segment.body_bytes if is_small else 0
             count = segment.count if is_small else 0
         return run if _is_worth_it(run, n_bytes, small) else []
 

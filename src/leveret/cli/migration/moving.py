@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 
-from leveret.cli.migration.source import with_vhost
-from leveret.client.errors import Error, NotFound
-from leveret.shovel.moves import Length, Lengths, Move, QueueAddress
+from leveret.cli.migration.source import Key, with_vhost
+from leveret.cli.output import counted
+from leveret.client.errors import ChannelClosed, Error
+from leveret.shovel.moves import RETRY_DELAY, RETRY_TIMEOUT, Length, Lengths, Move, QueueAddress
 
 _NAME: Final = "leveret migrate"
 # Queues that are moved at a time.
 MAX_MOVES: Final = 8
-# Seconds between two looks at the lengths of the queues.
+# Seconds between two passes over all queues when all are empty.
 POLL_INTERVAL: Final = 0.5
-
-# The vhost and the name of a queue.
-Key: TypeAlias = tuple[str, str]
 
 
 class MovedQueue(msgspec.Struct, kw_only=True):
@@ -31,7 +29,7 @@ class MovedQueue(msgspec.Struct, kw_only=True):
         consumers: Consumers of the source at that time.
         missing: Messages that have left the source by which the destination has not grown; None if its consumers take
             messages, so that this is unknown.
-        problem: Why the messages that are left do not move; "" for no problem.
+        problem: Why messages do not move, or are missing; "" for no problem.
     """
 
     vhost: str
@@ -49,14 +47,16 @@ class MovedQueue(msgspec.Struct, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether messages are left or missing."""
-        return bool(self.left or self.missing)
+        """Whether messages are left or missing, or it is unknown whether the source has any."""
+        return bool(self.left or self.missing or self.problem)
 
 
 class QueueMoves:
     """Moves of queues to queues of the same names in the same vhosts.
 
     A queue with consumers at the source is not moved, because these would take messages, too: their order would be lost.
+
+    Each pass over the queues moves what they have when it is their turn, so that busy queues do not delay the others.
 
     Args:
         queues: The queues.
@@ -85,17 +85,22 @@ class QueueMoves:
         self._follows = follows
         self._with_consumers = with_consumers
         self._report = report
-        self._lengths: dict[str, Lengths] = {}
-        self._moves: dict[Key, tuple[Move, asyncio.Task[None]]] = {}
+        self._silence = ""
+        # By vhost: those of the source, and of the destination.
+        self._lengths = {
+            vhost: (Lengths(with_vhost(source, vhost), _NAME), Lengths(with_vhost(destination, vhost), _NAME))
+            for vhost in dict.fromkeys(vhost for vhost, _ in queues)
+        }
+        self._moves: dict[Key, Move] = {}
         # Queues whose move has failed, which are not moved again unless the moves continue.
         self._failed: set[Key] = set()
         self.queues = {(vhost, name): MovedQueue(vhost=vhost, name=name) for vhost, name in queues}
 
     def state(self) -> tuple[int, float | None]:
         """Return the number of messages that have left the source, and their share of those known; None without any."""
-        moved = sum(queue.moved for queue in self.queues.values()) + sum(move.moved for move, _ in self._moves.values())
+        moved = sum(queue.moved for queue in self.queues.values()) + sum(move.moved for move in self._moves.values())
         left = sum(queue.left for key, queue in self.queues.items() if key not in self._moves)
-        for key, (move, _) in self._moves.items():
+        for key, move in self._moves.items():
             left += self.queues[key].left if move.left is None else move.left
         return moved, moved / (moved + left) if moved + left else None
 
@@ -107,97 +112,123 @@ class QueueMoves:
             OSError: A broker cannot be reached.
         """
         try:
-            await self._check_destination()
-            while True:
-                has_more = await self._start_moves()
-                if self._moves:
-                    tasks = [task for _, task in self._moves.values()]
-                    await asyncio.wait(tasks, timeout=POLL_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
-                elif self._follows:
+            for both in self._lengths.values():
+                for lengths in both:
+                    await lengths.open()  # a refusal is that of the vhost, not of each queue
+            while await self._pass() or self._follows:
+                if self._follows:
                     await asyncio.sleep(POLL_INTERVAL)
-                elif not has_more:
-                    return
-                self._reap()
         finally:
-            tasks = [task for _, task in self._moves.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._reap()
-            for lengths in self._lengths.values():
-                await lengths.close()
+            for both in self._lengths.values():
+                for lengths in both:
+                    await lengths.close()
 
-    async def _check_destination(self) -> None:
-        """Connect to each vhost of the destination once, so that a refusal is not that of each queue."""
-        for vhost in dict.fromkeys(vhost for vhost, _ in self.queues):
-            async with Lengths(with_vhost(self._destination, vhost), _NAME) as lengths:
-                await lengths.open()
+    async def _pass(self) -> bool:
+        """Move the messages that the queues have, several queues at a time. Return whether there were any."""
+        queues = iter(list(self.queues.items()))
+        workers = [asyncio.create_task(self._work(queues)) for _ in range(MAX_MOVES)]
+        try:
+            return any(await asyncio.gather(*workers))
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _start_moves(self) -> bool:
-        """Start moves of queues that have messages. Return whether there are others to start later."""
-        for key, queue in self.queues.items():
-            if key in self._moves:
-                continue
+    async def _work(self, queues: Iterable[tuple[Key, MovedQueue]]) -> bool:
+        has_moved = False
+        for key, queue in queues:
+            has_moved |= await self._advance(key, queue)
+        return has_moved
+
+    async def _advance(self, key: Key, queue: MovedQueue) -> bool:
+        """Move the messages of a queue, if it has any that can be moved. Return whether any were moved."""
+        try:
             length = await self._length(queue)
-            queue.left, queue.consumers = length.messages, length.consumers
-            if not length.messages:
+        except ChannelClosed as error:  # it was deleted, or its node is down
+            self._note(queue, str(error))
+            return False
+        queue.left, queue.consumers = length.messages, length.consumers
+        if not length.messages:
+            if not queue.missing:
                 queue.problem = ""
-            elif length.consumers and not self._with_consumers:
-                self._note(queue, f"it has {length.consumers} consumers at the source; stop them first")
-            elif self._follows or key not in self._failed:
-                if len(self._moves) >= MAX_MOVES:
-                    return True
-                self._start(key, queue)
-        return False
+            return False
+        if length.consumers and not self._with_consumers:
+            self._note(queue, f"it has {counted(length.consumers, 'consumer')} at the source; stop them first")
+            return False
+        if key in self._failed and not self._follows:
+            return False
+        await self._move(key, queue)
+        return True
 
-    def _start(self, key: Key, queue: MovedQueue) -> None:
+    async def _move(self, key: Key, queue: MovedQueue) -> None:
         source, destination = (
             QueueAddress(with_vhost(uri, queue.vhost), queue.name) for uri in (self._source, self._destination)
         )
-        move = Move(source, destination, _NAME, arguments=None, report=lambda text: self._note(queue, text))
-        self._moves[key] = move, asyncio.create_task(move.run(), name=queue.label)
-
-    def _reap(self) -> None:
-        """Note the results of the moves that have ended."""
-        for key, (move, task) in list(self._moves.items()):
-            if not task.done():
-                continue
+        move = self._moves[key] = Move(
+            source,
+            destination,
+            _NAME,
+            lengths=self._lengths[queue.vhost],
+            arguments=None,
+            report=lambda text: self._report(f"{queue.label}: {text}"),
+        )
+        try:
+            await move.run(until_empty=False)
+            queue.left = 0
+            self._note_end(queue, move)
+        except (Error, OSError) as error:
+            self._failed.add(key)
+            self._note(queue, str(error))
+        finally:
             del self._moves[key]
-            queue = self.queues[key]
             queue.moved += move.moved
             queue.left = max(queue.left - move.moved, 0)
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                if not isinstance(error, (Error, OSError)):
-                    raise error
-                self._failed.add(key)
-                self._note(queue, str(error))
-            elif not task.cancelled():
-                self._note_end(queue, move)
 
     def _note_end(self, queue: MovedQueue, move: Move) -> None:
-        """Note that the source of a move is empty, and compare the numbers of messages."""
-        queue.left = 0
-        self._report(f"{queue.label}: moved {move.moved} messages")
+        """Compare the numbers of messages after a move."""
+        self._report(f"{queue.label}: moved {counted(move.moved, 'message')}")
         if move.gained is None:
             queue.missing = None
             return
         missing = max(move.moved - move.gained, 0)
         queue.missing = None if queue.missing is None else queue.missing + missing
         if missing:
-            self._note(queue, f"the destination has {move.gained} messages more, but {move.moved} were moved")
+            self._note(
+                queue,
+                f"the destination has {counted(move.gained, 'message')} more, but {move.moved} were moved; see its limits",
+            )
+        elif not queue.missing:
+            queue.problem = ""
 
     def _note(self, queue: MovedQueue, problem: str) -> None:
         if queue.problem != problem:
             queue.problem = problem
             self._report(f"{queue.label}: {problem}")
 
+    def _report_silence(self, text: str) -> None:
+        """Report that the source does not answer, once for all queues."""
+        if text != self._silence:
+            self._silence = text
+            self._report(text)
+
     async def _length(self, queue: MovedQueue) -> Length:
-        """Return the length of a queue at the source; 0 if it does not exist. Raises `Error` or `OSError`."""
-        lengths = self._lengths.get(queue.vhost)
-        if lengths is None:
-            lengths = self._lengths[queue.vhost] = Lengths(with_vhost(self._source, queue.vhost), _NAME)
-        try:
-            return await lengths.of(queue.name)
-        except NotFound:
-            return Length(0, 0)
+        """Return the length of a queue at the source, also if that has to start first.
+
+        Raises:
+            ChannelClosed: The source refuses, for example because the queue does not exist.
+            Error: The source has not answered for `RETRY_TIMEOUT`.
+            OSError: The same.
+        """
+        lengths, _ = self._lengths[queue.vhost]
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + RETRY_TIMEOUT
+        while True:
+            try:
+                return await lengths.of(queue.name)
+            except ChannelClosed:
+                raise
+            except (Error, OSError) as error:
+                if not self._follows and clock() > deadline:
+                    raise
+                self._report_silence(f"the source does not answer: {error}")
+                await asyncio.sleep(RETRY_DELAY)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import ssl
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from leveret.cli.failed import NO_BROKER, REFUSED, USAGE_ERROR, Failed
+from leveret.management.http_endpoint import HttpEndpoint, InvalidUrl, NoAnswer
 
 Row: TypeAlias = dict[str, Any]
+# The vhost and the name of a queue.
+Key: TypeAlias = tuple[str, str]
 
-_PORTS: Final = {"http": 15672, "https": 15671}
 _TIMEOUT: Final = 60.0
-_QUEUE_COLUMNS: Final = (
-    "vhost",
-    "name",
-    "type",
-    "durable",
-    "exclusive",
-    "messages_ready",
-    "messages_unacknowledged",
-    "consumers",
-)
+# RabbitMQ's maximum.
+_PAGE_SIZE: Final = 500
+# The columns of queues, with their values for queues whose node is down.
+_QUEUE_COLUMNS: Final[Row] = {
+    "vhost": "",
+    "name": "",
+    "type": "classic",
+    "durable": True,
+    "exclusive": False,
+    "auto_delete": False,
+    "state": "",
+    "messages_ready": None,
+    "messages_unacknowledged": None,
+    "consumers": None,
+}
 # The protocol of an AMQP listener in the overview, and the scheme of its URLs.
 _LISTENERS: Final = (("amqp", "amqp"), ("amqp/ssl", "amqps"))
 
@@ -35,90 +39,106 @@ class Source:
 
     Args:
         url: Its address, `http://USER:PASSWORD@HOST:PORT/PREFIX`.
-        ca: A file with CA certificates in PEM to verify that of the broker; None for those of the system.
+        ca: A file with CA certificates in PEM to verify those of the broker; None for those of the system.
 
     Raises:
         Failed: The URL is invalid.
     """
 
     def __init__(self, url: str, ca: Path | None) -> None:
-        expected = "expected http:// or https://, as in http://user:password@rabbit:15672"
         try:
-            parts = urlsplit(url)
-            self.host, port = parts.hostname or "", parts.port
-        except ValueError as error:
-            raise Failed(f"--from: {error}; {expected}", USAGE_ERROR) from None
-        if parts.scheme not in _PORTS or not self.host:
-            raise Failed(f"--from: the URL has the scheme '{parts.scheme}'; {expected}", USAGE_ERROR)
-        self.user = "guest" if parts.username is None else unquote(parts.username)
-        self.password = "guest" if parts.password is None else unquote(parts.password)
-        self._port = port or _PORTS[parts.scheme]
-        self._prefix = parts.path.rstrip("/")
-        self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._prefix}"
-        self._context: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            try:
-                self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-            except OSError as error:
-                raise Failed(f"cannot read the CA certificates {ca}: {error}", USAGE_ERROR) from None
+            self._endpoint = HttpEndpoint(url, ca)
+        except InvalidUrl as error:
+            raise Failed(f"--from: {error}", USAGE_ERROR) from None
+        self._ca = ca
+        self.host, self.user, self.password = self._endpoint.host, self._endpoint.user, self._endpoint.password
 
     def definitions(self) -> bytes:
         """Return the definitions file."""
-        return self._get("/definitions")
+        return self._request("GET", "/definitions")
 
     def plugins(self) -> set[str]:
         """Return the names of the plugins that any node has enabled."""
-        nodes: list[Row] = json.loads(self._get("/nodes?columns=enabled_plugins"))
+        nodes: list[Row] = self._read("/nodes?columns=enabled_plugins")
         return {name for node in nodes for name in node.get("enabled_plugins", ())}
 
     def queues(self) -> list[Row]:
         """Return the queues with their numbers of messages and consumers, ordered by vhost and name."""
-        found: list[Row] = json.loads(self._get(f"/queues?columns={','.join(_QUEUE_COLUMNS)}"))
-        return sorted(found, key=lambda row: (row["vhost"], row["name"]))
+        found: dict[Key, Row] = {}
+        page, pages = 1, 1
+        while page <= pages:
+            answer: Row = self._read(f"/queues?columns={','.join(_QUEUE_COLUMNS)}&page={page}&page_size={_PAGE_SIZE}")
+            found |= {key_of(row): {**_QUEUE_COLUMNS, **row} for row in answer["items"]}
+            page, pages = page + 1, answer["page_count"]
+        return [found[key] for key in sorted(found)]
+
+    def delete_parameter(self, component: str, vhost: str, name: str) -> None:
+        """Delete a parameter."""
+        self._request("DELETE", "/".join(["/parameters", *(quote(part, safe="") for part in (component, vhost, name))]))
 
     def amqp_uri(self) -> str:
         """Return the URI of the broker without a vhost, with the user of the API. Raises `Failed` if it is unknown."""
-        listeners: list[Row] = json.loads(self._get("/overview?columns=listeners"))["listeners"]
-        preferred = _LISTENERS if self._context is None else _LISTENERS[::-1]
+        listeners: list[Row] = self._read("/overview?columns=listeners")["listeners"]
+        preferred = _LISTENERS[::-1] if self._endpoint.is_encrypted else _LISTENERS
         for protocol, scheme in preferred:
             for listener in listeners:
                 if listener["protocol"] == protocol:
-                    return amqp_uri(scheme, self.host, listener["port"], self.user, self.password)
-        raise Failed(f"{self._shown} has no AMQP listener; give the address with --from-amqp")
+                    uri = amqp_uri(scheme, self.host, listener["port"], self.user, self.password)
+                    return with_ca(uri, self._ca)
+        raise Failed(f"{self._endpoint.shown} has no AMQP listener; give the address with --from-amqp")
 
-    def _get(self, path: str) -> bytes:
-        connection: http.client.HTTPConnection
-        if self._context is None:
-            connection = http.client.HTTPConnection(self.host, self._port, timeout=_TIMEOUT)
-        else:
-            connection = http.client.HTTPSConnection(self.host, self._port, timeout=_TIMEOUT, context=self._context)
-        credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+    def _read(self, path: str) -> Any:
+        content = self._request("GET", path)
         try:
-            connection.request("GET", f"{self._prefix}/api{path}", headers={"authorization": f"Basic {credentials}"})
-            response = connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
+            return json.loads(content)
+        except ValueError:
+            raise Failed(f"{self._endpoint.shown} is no management API: it answers with text that is not JSON") from None
+
+    def _request(self, method: str, path: str) -> bytes:
+        endpoint = self._endpoint
+        try:
+            status, content = endpoint.request(method, f"/api{path}", {"authorization": endpoint.basic}, timeout=_TIMEOUT)
+        except NoAnswer as error:
             raise Failed(
-                f"no management API answers at {self._shown}: {reason}; RabbitMQ needs the plugin rabbitmq_management",
+                f"no management API answers at {endpoint.shown}: {error}; RabbitMQ needs the plugin rabbitmq_management",
                 NO_BROKER,
             ) from None
-        finally:
-            connection.close()
-        if response.status == 401:
+        if status in (401, 403):
             raise Failed(
-                f"{self._shown} refuses user '{self.user}': expected a user with the tag administrator, and its password",
+                f"{endpoint.shown} refuses user '{self.user}': expected a user with the tag administrator and its password",
                 REFUSED,
             )
-        if response.status != 200:
-            raise Failed(f"{self._shown}/api{path.partition('?')[0]} answers with status {response.status}", REFUSED)
+        if status not in (200, 204):
+            raise Failed(f"{endpoint.shown}/api{path.partition('?')[0]} answers with status {status}", REFUSED)
         return content
+
+
+def key_of(row: Row) -> Key:
+    """Return the key of the row of a queue."""
+    return row["vhost"], row["name"]
+
+
+def label_of(row: Row) -> str:
+    """Return a queue in messages."""
+    return f"queue '{row['name']}' in vhost '{row['vhost']}'"
 
 
 def amqp_uri(scheme: str, host: str, port: int, user: str, password: str) -> str:
     """Return the URI of a broker without a vhost."""
     place = f"[{host}]" if ":" in host else host
     return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{place}:{port}"
+
+
+def with_ca(uri: str, ca: Path | None) -> str:
+    """Return a URI of a broker with CA certificates, if it has TLS and there are any."""
+    return uri if ca is None or not uri.startswith("amqps:") else f"{uri}?cafile={quote(str(ca), safe='/')}"
+
+
+def without_vhost(option: str, uri: str) -> str:
+    """Return a URI that an option gives. Raises `Failed` if it has a vhost."""
+    if uri.partition("?")[0].partition("://")[2].partition("/")[2]:
+        raise Failed(f"{option}: the URL has a vhost; expected amqp://user:password@host:port for all vhosts", USAGE_ERROR)
+    return uri
 
 
 def with_vhost(uri: str, vhost: str) -> str:

@@ -77,6 +77,11 @@ class Driver(FrontEnd):
         self._last_received = 0.0
         self._last_sent = 0.0
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the server sent data."""
+        return self._loop.time() - self._last_received
+
     # Opening
 
     async def open(self) -> None:
@@ -358,14 +363,15 @@ class Driver(FrontEnd):
         if now - self._last_sent >= heartbeat / 2 - _TIMER_TOLERANCE:
             self.core.engine.send_heartbeat()
             self._write()
-        if 0 < self.core.heartbeat_timeout < now - self._last_received and not self.core.reading_paused:
+        silence = self.silence
+        if 0 < self.core.heartbeat_timeout < silence and not self.core.reading_paused:
             stream = self.stream
             self.stream = None
             if stream is not None:
                 stream.abort()
             self.core.lost(
                 ConnectionLost(
-                    f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
+                    f"the connection is lost: no data from the server for {silence:.0f} s"
                     f" (heartbeat: {self.core.heartbeat_timeout / 2:g} s)"
                 )
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -96,6 +96,11 @@ def read_document(content: bytes, vhost: str | None) -> Document:
             raise InvalidDocument(f"'{section.name}' is {_kind(items)}; expected a list")
         sections[section.name] = items
     return Document(sections)
+
+
+def value_of(item: object, key: str) -> Any:
+    """Return a value of an object of a file, which may be anything; None if it has none."""
+    return item.get(key) if isinstance(item, dict) else None
 
 
 def _kind(value: object) -> str:

@@ -6,6 +6,7 @@ the changes in batches (`operations/batches.py`), each of which takes bounded tu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -34,6 +35,8 @@ MAX_CHANGES: Final = 100
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
 _HIDDEN: Final = "***"
+# The user and password of a URI, and passwords among its options.
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s?#]*(?=@)|(?<=password=)[^&\s]*")
 _DEFAULT: Final = "default"
 
 
@@ -97,8 +100,19 @@ class _Change:
 
 
 def _without_secrets(values: Entry) -> Entry:
-    shown = {name: value for name, value in values.items() if name not in SECRETS}
+    shown = {name: _without_credentials(value) for name, value in values.items() if name not in SECRETS}
     return shown if len(shown) == len(values) else {**shown, "password": _HIDDEN}
+
+
+def _without_credentials(value: object) -> object:
+    """Return a value, such as that of the parameter of a shovel, without the credentials of its URIs."""
+    if isinstance(value, str):
+        return _CREDENTIALS.sub(_HIDDEN, value)
+    if isinstance(value, dict):
+        return {key: _without_credentials(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_credentials(item) for item in value]
+    return value
 
 
 class _Import:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from leveret.management.connection_names import broker_of, client_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.lists import Source, columns_of, select, select_from, value_at
@@ -53,9 +54,8 @@ _REFUSED: Final = "User not authorised to access object"
 
 def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
     """Return a connection."""
-    peer, _, own = item["name"].partition(" -> ")
-    peer_host, peer_port = _endpoint(peer)
-    host, port = _endpoint(own)
+    peer_host, peer_port = _endpoint(client_of(item["name"]))
+    host, port = _endpoint(broker_of(item["name"]))
     return {
         "auth_mechanism": "PLAIN",
         "channel_max": item["channel_max"],
@@ -89,6 +89,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "user_provided_name": item["client_properties"].get("connection_name"),
         "user_who_performed_action": item["user"],
         "vhost": item["vhost"],
+        "websocket_path": item.get("websocket_path", ""),  # other nodes may have an earlier version
     }
 
 
@@ -172,7 +173,7 @@ def peer_of(connection: Row | None) -> Row:
     """Return the name and peer of a connection, as other objects refer to it."""
     if connection is None:
         return {"name": "", "peer_host": "", "peer_port": 0}
-    host, port = _endpoint(connection["name"].partition(" -> ")[0])
+    host, port = _endpoint(client_of(connection["name"]))
     return {"name": connection["name"], "peer_host": host, "peer_port": port}
 
 

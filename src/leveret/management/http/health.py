@@ -59,10 +59,10 @@ async def running(request: Request) -> Answer:
 
 
 async def in_service(request: Request) -> Answer:
-    """Check that the broker is running, and that it is no node that drains or has no link to the others."""
+    """Check that the broker is running, and is not a node that drains or has no link to the others."""
     health = await _health(request)
     if health["isolated"]:
-        return _failed("no link between this node and another one works, though others reach each other")
+        return _failed("this node has no link to another one, although others reach each other")
     return _in_service(health)
 
 

@@ -10,9 +10,11 @@ from leveret.management.http.request import Answer, Request
 
 logger = logging.getLogger("leveret.http")
 
-# Operations of this process: logins, and statistics for a reader; and backups, which write to a directory of the machine.
-_INTERNAL: Final = ("statistics.", "users.authenticate", "users.resume", "backup.")
+# Operations of this process: logins; and backups, which write to a directory of the machine.
+_INTERNAL: Final = ("users.authenticate", "users.resume", "backup.")
 _MESSAGES: Final = "messages."
+# Operations that change nothing, and that `leveret top` executes all the time.
+_STATISTICS: Final = "statistics."
 # Status by the condition of the broker's error; 400 for others. Unlike in RabbitMQ's paths, the reason is the broker's.
 _STATUSES: Final = {"not-found": 404, "internal-error": 500}
 
@@ -24,11 +26,13 @@ async def execute(request: Request) -> Answer:
         raise HttpError(400, "bad_request", f"operation '{name}' is not available over HTTP")
     if name.startswith(_MESSAGES):
         request.masks.check_all()
-    logger.info("operation '%s' by user '%s'", name, request.identity.name)
+    is_change = not name.startswith(_STATISTICS)
+    logger.log(logging.INFO if is_change else logging.DEBUG, "operation '%s' by user '%s'", name, request.identity.name)
     try:
         result = await request.control.call(name, request.body())
     except BrokerRefused as refused:
         raise HttpError(_STATUSES.get(refused.condition, 400), refused.condition, str(refused)) from None
     finally:
-        request.changed()
+        if is_change:
+            request.changed()
     return Answer(body={"result": result})

@@ -11,9 +11,9 @@ from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 
 LIST: Final = "shovels.list"
-# RabbitMQ has local time.
+# RabbitMQ gives local time.
 _TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
-# The keys of an end; RabbitMQ has those that the definition sets.
+# The keys of an end. As in RabbitMQ, the answer has those that the definition sets.
 _ENDS: Final = tuple(
     f"{side}_{key}"
     for side in ("src", "dest")

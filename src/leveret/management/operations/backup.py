@@ -28,7 +28,9 @@ class BackupPart(Reply, kw_only=True):
         directory: The directory with the copy of its log.
         identity: The identity of its log.
         data: The directory of its log.
+        keep_free: The bytes to leave free on the disk of the directory.
         streams: The directory of the segments of its streams, or its URL; "" if it seals no streams.
+        storage_options: The file with options for that URL; "" for none.
         uploads: The directory of its uploads; "" if it has none.
         copied: The bytes of the log that are copied.
         total: The bytes of the log.
@@ -39,7 +41,9 @@ class BackupPart(Reply, kw_only=True):
     directory: str
     identity: str
     data: str
+    keep_free: int
     streams: str
+    storage_options: str
     uploads: str
     copied: int
     total: int
@@ -56,13 +60,17 @@ class BackupProgress(Reply, kw_only=True):
 def _describe(context: Context, backup: Backup) -> BackupProgress:
     segments = context.broker.segments
     copy = backup.copy
+    config = context.managed.config
+    options = config.streams.storage_options_file
     return BackupProgress(
         parts=[
             BackupPart(
                 directory=str(backup.directory),
                 identity=context.broker.identity,
-                data=str(context.managed.config.server.data_path.absolute()),
+                data=str(config.server.data_path.absolute()),
+                keep_free=backup.keep_free,
                 streams="" if segments is None else segments.url_of("").rstrip("/"),
+                storage_options="" if options is None else str(Path(options).absolute()),
                 uploads=backup.uploads,
                 copied=copy.copied,
                 total=copy.total,

@@ -200,14 +200,14 @@ class SegmentInfo(Reply, kw_only=True):
     first: int
     last: int
     count: int
-    octets: int
-    body_octets: int
+    bytes: int = field(name="octets")
+    body_bytes: int = field(name="body_octets")
     first_time: int
     last_time: int
     schema_version: int
     crc32: int
     groups: list[int]
-    footer_octets: int
+    footer_bytes: int = field(name="footer_octets")
     footer_crc32: int
     held_by: int | UnsetType = UNSET
 
@@ -294,7 +294,7 @@ def describe(stream: StreamQueue) -> StreamInfo:
         lag=max(lags, default=None),
         publishers=len(stream.tracking.sequences),
         segments=len(segments),
-        segment_octets=sum(segment.octets for segment in segments),
+        segment_octets=sum(segment.bytes for segment in segments),
         unsealed=stream.count,
         sealed_until=segments[-1].last + 1 if segments else stream.first_offset,
         sealing=stream.sealing is not None,
@@ -312,14 +312,14 @@ def describe_segment(segment: Segment, path: str) -> SegmentInfo:
         first=segment.first,
         last=segment.last,
         count=segment.count,
-        octets=segment.octets,
-        body_octets=segment.body_octets,
+        bytes=segment.bytes,
+        body_bytes=segment.body_bytes,
         first_time=segment.first_time,
         last_time=segment.last_time,
         schema_version=segment.schema_version,
         crc32=segment.crc32,
         groups=segment.groups,
-        footer_octets=segment.footer_octets,
+        footer_bytes=segment.footer_bytes,
         footer_crc32=segment.footer_crc32,
     )
 

@@ -9,11 +9,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from leveret._build import __version__
 from leveret.storage import disk
 
 FORMAT: Final = 1
@@ -28,6 +30,10 @@ _NAME: Final = re.compile(r"\d{8}T\d{6}Z(-\d+)?")
 
 class BackupFailed(Exception):
     """A backup cannot be made, or cannot be restored. The message says why."""
+
+
+class BackupDamaged(BackupFailed):
+    """A file of a backup, or one to back up, is damaged or missing. The message names it."""
 
 
 class _Marker(msgspec.Struct, kw_only=True):
@@ -59,15 +65,19 @@ class CopiedLog(msgspec.Struct, kw_only=True):
         path: Its directory in the backup, and in the data directory.
         files: Its files; the first one is the database.
         segments: Its segments.
-        streams: The directory of its segments at the broker, "" for the default.
+        missing: Paths of the segments, and names of the files of uploads, that the broker does not have.
+        left_out: The number of segments at a URL that the operator has left out.
+        streams: The directory of its segments at the broker, or its URL; "" for the default.
         uploads: The same for its uploads.
     """
 
     path: str
     files: list[CopiedFile]
     segments: list[CopiedSegment]
-    streams: str = ""
-    uploads: str = ""
+    missing: list[str]
+    left_out: int
+    streams: str
+    uploads: str
 
     def contents(self) -> Iterator[CopiedFile | CopiedSegment]:
         """Yield the files and the segments."""
@@ -79,22 +89,36 @@ class Manifest(msgspec.Struct, kw_only=True):
     """The contents of a backup.
 
     Attributes:
-        format: The version of this format.
-        name: The name of the backup.
-        leveret: The version of Leveret that has made it.
         started: When it began, in seconds of Unix time. It has everything that was confirmed before.
         ended: When it was complete.
         logs: The logs, that of the data directory itself first.
         problems: What could not be copied because the broker does not have it.
     """
 
-    format: int
-    name: str
-    leveret: str
     started: float
     ended: float
     logs: list[CopiedLog]
     problems: list[str]
+
+
+class _Version(msgspec.Struct, kw_only=True):
+    """The fields of a manifest's file in all formats: the version of the format, and of Leveret that has written it."""
+
+    format: int = FORMAT
+    leveret: str = __version__
+
+
+class _ManifestFile(_Version, kw_only=True):
+    """The content of a manifest's file. `sha256` is the checksum of the manifest as it is in the file."""
+
+    sha256: str
+    manifest: msgspec.Raw
+
+
+def _order(name: str) -> tuple[str, int]:
+    """Return the sort key of a backup's name: its time, and its number among those with the same time."""
+    stamp, _, number = name.partition("-")
+    return stamp, int(number or 1)
 
 
 class BackupDirectory:
@@ -110,7 +134,10 @@ class BackupDirectory:
 
     @contextmanager
     def lock(self, *, shared: bool = False) -> Iterator[None]:
-        """Lock the directory against other backups, and restores unless it is one.
+        """Lock the directory against other commands.
+
+        Args:
+            shared: Whether other commands may lock it as shared at the same time, as restores do.
 
         Raises:
             BackupFailed: Another command uses the directory, or it cannot be read.
@@ -135,7 +162,7 @@ class BackupDirectory:
         """Mark an empty directory as one of backups, in which files are removed.
 
         Raises:
-            BackupFailed: It has other contents.
+            BackupFailed: The directory has other contents.
         """
         if self.exists():
             return
@@ -152,7 +179,7 @@ class BackupDirectory:
             identity: The identity of the broker's log.
 
         Raises:
-            BackupFailed: Another broker's are.
+            BackupFailed: The directory has backups of another broker, or its marker is damaged.
         """
         path = self.path / MARKER
         try:
@@ -178,8 +205,10 @@ class BackupDirectory:
 
     def names(self) -> list[str]:
         """Return the names of the complete backups, oldest first."""
-        found = [name for name in os.listdir(self.path) if _NAME.fullmatch(name) and (self.path / name / MANIFEST).exists()]
-        return sorted(found)
+        return [name for name in self._directories() if (self.path / name / MANIFEST).exists()]
+
+    def _directories(self) -> list[str]:
+        return sorted((name for name in os.listdir(self.path) if _NAME.fullmatch(name)), key=_order)
 
     def interrupted(self) -> list[str]:
         """Return the names of the directories of incomplete backups, oldest first."""
@@ -191,43 +220,68 @@ class BackupDirectory:
         return f"{name}{INCOMPLETE}" in self.interrupted()
 
     def read(self, name: str) -> Manifest:
-        """Return the manifest of a complete backup. Raises `BackupFailed` if it is damaged, or of a later format."""
+        """Return the manifest of a complete backup.
+
+        Raises:
+            BackupDamaged: It is damaged.
+            BackupFailed: It has a later format.
+        """
         path = self.path / name / MANIFEST
         try:
-            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            content = path.read_bytes()
+            version = msgspec.json.decode(content, type=_Version)
+            if version.format > FORMAT:
+                raise BackupFailed(
+                    f"{path} has format version {version.format}, and this version of leveret reads up to {FORMAT};"
+                    f" install leveret {version.leveret} or later"
+                )
+            file = msgspec.json.decode(content, type=_ManifestFile)
+            if sha256(file.manifest).hexdigest() != file.sha256:
+                raise BackupDamaged(f"{path} is damaged: its checksum is wrong")
+            manifest = msgspec.json.decode(file.manifest, type=Manifest)
         except (OSError, msgspec.DecodeError) as error:
-            raise BackupFailed(f"{path} is damaged: {getattr(error, 'strerror', None) or error}") from None
-        if manifest.format > FORMAT:
-            raise BackupFailed(
-                f"{path} has format version {manifest.format}, and this version of leveret reads up to {FORMAT}; install"
-                f" leveret {manifest.leveret} or later"
-            )
+            raise BackupDamaged(f"{path} is damaged: {getattr(error, 'strerror', None) or error}") from None
         logs = manifest.logs
         paths = [log.path for log in logs] + [file.path for log in logs for file in log.contents()]
         if any(Path(path).is_absolute() or ".." in Path(path).parts for path in paths):
-            raise BackupFailed(f"{path} is damaged: it names files outside of the backup")
+            raise BackupDamaged(f"{path} is damaged: it names files outside of the backup")
         return manifest
 
+    def durable_segments(self) -> set[str]:
+        """Return the paths of segments that are there even after a power cut: those of the latest complete backup."""
+        names = self.names()
+        if names:
+            with suppress(BackupFailed):  # a damaged manifest must not prevent a new backup
+                return {segment.path for log in self.read(names[-1]).logs for segment in log.segments}
+        return set()
+
     def begin(self) -> str:
-        """Create the directory of a new backup, and remove incomplete ones. Returns the name of the backup."""
+        """Create the directory of a new backup, and remove incomplete ones.
+
+        Returns:
+            The name of the backup. It comes after all others, even if the clock was set back.
+        """
         for name in self.interrupted():
             shutil.rmtree(self.path / name)
-        first = name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        number = 1
-        while (self.path / name).exists():
+        stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
+        names = self._directories()
+        if names and _order(names[-1]) >= (stamp, number):
+            stamp, number = _order(names[-1])
             number += 1
-            name = f"{first}-{number}"
+        name = stamp if number == 1 else f"{stamp}-{number}"
         (self.path / f"{name}{INCOMPLETE}").mkdir(mode=disk.PRIVATE_DIRECTORY)
         return name
 
-    def complete(self, manifest: Manifest) -> None:
+    def complete(self, name: str, manifest: Manifest) -> None:
         """Write the manifest of a backup whose files are on disk, and make it a complete one."""
-        incomplete = self.path / f"{manifest.name}{INCOMPLETE}"
+        incomplete = self.path / f"{name}{INCOMPLETE}"
         partial = incomplete / f"{MANIFEST}{PARTIAL}"
-        disk.write_synced(partial, msgspec.json.format(msgspec.json.encode(manifest)))
+        content = msgspec.json.format(msgspec.json.encode(manifest))
+        file = _ManifestFile(sha256=sha256(content).hexdigest(), manifest=msgspec.Raw(content))
+        disk.write_synced(partial, msgspec.json.encode(file) + b"\n")
         partial.rename(incomplete / MANIFEST)
         disk.sync_directory(incomplete)
-        incomplete.rename(self.path / manifest.name)
+        incomplete.rename(self.path / name)
         disk.sync_directory(self.path)
 
     def remove_old(self, keep: int) -> None:
@@ -235,6 +289,8 @@ class BackupDirectory:
         for name in self.names()[:-keep]:
             incomplete = self.path / f"{name}{INCOMPLETE}"
             (self.path / name).rename(incomplete)
+            # Otherwise, after a power cut, it could be a complete backup that lacks files.
+            disk.sync_directory(self.path)
             shutil.rmtree(incomplete)
         self.sweep()
 

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import shutil
-import sqlite3
-import stat
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable
-from hashlib import sha256
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from leveret._build import __version__
-from leveret.broker import metadata
-from leveret.broker.segments import Segment
-from leveret.node.backup.directory import (
-    FORMAT,
-    INCOMPLETE,
-    PARTIAL,
-    BackupDirectory,
-    BackupFailed,
-    CopiedFile,
-    CopiedLog,
-    CopiedSegment,
-    Manifest,
-)
-from leveret.node.segments import DIRECTORY as STREAMS
-from leveret.storage import disk
-from leveret.storage.checksums import decode_text
-from leveret.storage.reading import LOG, open_read_only
-from leveret.storage.upload_files import DIRECTORY as UPLOADS
-from leveret.storage.verification import read_metadata
+import msgspec
 
-AUDIT: Final = "audit.sqlite"
-DATABASE: Final = f"{LOG}.sqlite"
+from leveret.management.operations.backup import BackupPart, BackupProgress
+from leveret.node.backup.copies import FileCopier
+from leveret.node.backup.directory import INCOMPLETE, BackupDirectory, BackupFailed, Manifest
+from leveret.node.backup.log_copies import LogCopier, SegmentKeeper
+from leveret.storage.copying import check_free
+
 # Seconds between looks at the progress of the broker, and between signs of life while files are copied.
 _LOOK_INTERVAL: Final = 0.1
 _RENEW_INTERVAL: Final = 5.0
-_PIECE: Final = 1 << 20
-# Errors of file systems, or between two, that cannot link a file.
-_NOT_LINKED: Final = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class BrokerCall(Protocol):
@@ -54,23 +30,26 @@ class BrokerCall(Protocol):
         """Return the result. Raises an exception if there is no broker, or it refuses."""
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
+class MadeBackup(NamedTuple):
+    """A backup that is complete.
 
+    Attributes:
+        name: Its name.
+        manifest: Its manifest.
+        copied_bytes: Bytes of the files that were copied.
+        linked, copied, unchanged: The numbers of segments that were linked or copied, or that the directory had before.
+    """
 
-class Crc32:
-    """CRC-32 with the interface of a hash."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def update(self, data: bytes, /) -> None:
-        """Add data."""
-        self.value = zlib.crc32(data, self.value)
+    name: str
+    manifest: Manifest
+    copied_bytes: int
+    linked: int
+    copied: int
+    unchanged: int
 
 
 class _Renewal:
-    """Tells the broker, in a thread, that the backup continues. `check` raises the error of that."""
+    """Renews the backup at the broker, in a thread. `check` raises the error of a renewal that has failed."""
 
     def __init__(self, renew: Callable[[], object]) -> None:
         self._renew = renew
@@ -106,30 +85,24 @@ class BackupWriter:
         directory: The directory of backups, locked.
         call: Calls the broker.
         report: Shows the progress.
-        owner: The user and the group of the broker, which writes to the directory.
-
-    Attributes:
-        copied_bytes: Bytes of the files that were copied.
-        linked, copied, unchanged: The numbers of segments that were linked or copied, or that the directory had before.
+        leave_out_remote: Whether to leave out segments at a URL.
     """
 
     def __init__(
-        self, directory: BackupDirectory, call: BrokerCall, report: Callable[[str], None], owner: tuple[int, int]
+        self,
+        directory: BackupDirectory,
+        call: BrokerCall,
+        report: Callable[[str], None],
+        *,
+        leave_out_remote: bool = False,
     ) -> None:
         self._directory = directory
         self._call = call
         self._report = report
-        self._owner = owner
-        self._problems: list[str] = []
+        self._leave_out_remote = leave_out_remote
         self._is_started = False
-        # Directories with new entries.
-        self._changed: set[Path] = set()
-        self.copied_bytes = 0
-        self.linked = 0
-        self.copied = 0
-        self.unchanged = 0
 
-    def run(self) -> Manifest:
+    def run(self) -> MadeBackup:
         """Make the backup.
 
         If that fails, the new backup is removed, and earlier ones stay as they are.
@@ -138,13 +111,14 @@ class BackupWriter:
             BackupFailed: The broker, or this process, cannot copy something.
         """
         try:
+            durable = self._directory.durable_segments()
             name = self._directory.begin()
         except OSError as error:
             raise _unwritten(error) from None
         path = self._directory.path / f"{name}{INCOMPLETE}"
         try:
-            manifest = self._write(name, path)
-            self._directory.complete(manifest)
+            made = self._write(name, path, durable)
+            self._directory.complete(name, made.manifest)
         except OSError as error:
             self._remove(path)
             with contextlib.suppress(OSError, BackupFailed):
@@ -156,7 +130,7 @@ class BackupWriter:
         # The backup is complete, even if the broker has stopped since.
         with contextlib.suppress(Exception):
             self._end(path, complete=True)
-        return manifest
+        return made
 
     def _remove(self, path: Path) -> None:
         if self._is_started:
@@ -167,214 +141,52 @@ class BackupWriter:
     def _end(self, path: Path, *, complete: bool) -> None:
         self._call("backup.end", directory=str(path), complete=complete)
 
-    def _write(self, name: str, path: Path) -> Manifest:
-        if os.geteuid() == 0:
-            os.chown(path, *self._owner)
+    def _show(self, path: Path) -> list[BackupPart]:
+        """Return the progress of the broker, and tell it that the backup continues."""
+        return msgspec.convert(self._call("backup.show", directory=str(path)), BackupProgress).parts
+
+    def _write(self, name: str, path: Path, durable: set[str]) -> MadeBackup:
         started = time.time()
-        began = self._call("backup.start", directory=str(path))
+        self._call("backup.start", directory=str(path))
         self._is_started = True
-        self._directory.claim(began["parts"][0]["identity"])
+        self._directory.claim(self._show(path)[0].identity)
         parts = self._wait(path)
-        with _Renewal(lambda: self._call("backup.show", directory=str(path))) as renewal:
-            logs = [self._copy_log(path, part, renewal.check) for part in parts]
-            logs[0].files += self._copy_audit(path, Path(parts[0]["data"]))
-            for directory in self._changed:
-                disk.sync_directory(directory)
-            renewal.check()
-        return Manifest(
-            format=FORMAT,
-            name=name,
-            leveret=__version__,
+        keep_free = max(part.keep_free for part in parts)
+        with _Renewal(lambda: self._show(path)) as renewal:
+
+            def check() -> None:
+                renewal.check()
+                check_free(self._directory.path, keep_free)
+
+            copier = FileCopier(self._directory.path, check)
+            keeper = SegmentKeeper(self._directory, copier, durable)
+            logs = [LogCopier(path, part, copier, keeper, self._report) for part in parts]
+            for log in logs:
+                log.run(leave_out_remote=self._leave_out_remote)
+            copier.sync()
+        # Without the broker's pins to the end, files may have been removed, for example if this process was suspended.
+        self._show(path)
+        manifest = Manifest(
             started=started,
             ended=time.time(),
-            logs=logs,
-            problems=self._problems,
+            logs=[log.copied for log in logs],
+            problems=[problem for log in logs for problem in log.problems],
         )
+        copied_bytes = copier.bytes + sum(part.total for part in parts)
+        return MadeBackup(name, manifest, copied_bytes, keeper.linked, keeper.copied, keeper.unchanged)
 
-    def _wait(self, path: Path) -> list[dict[str, Any]]:
+    def _wait(self, path: Path) -> list[BackupPart]:
         """Wait until the broker has copied its logs. Returns the parts of the backup."""
         while True:
-            parts: list[dict[str, Any]] = self._call("backup.show", directory=str(path))["parts"]
+            parts = self._show(path)
             for part in parts:
-                if part["problem"]:
-                    raise BackupFailed(f"the broker cannot copy its log to {part['directory']}: {part['problem']}")
-            copied, total = (sum(part[name] for part in parts) for name in ("copied", "total"))
+                if part.problem:
+                    raise BackupFailed(f"the broker cannot copy its log to {part.directory}: {part.problem}")
+            copied, total = sum(part.copied for part in parts), sum(part.total for part in parts)
             self._report(f"database: {copied >> 20} of {total >> 20} MiB")
-            if all(part["complete"] for part in parts):
-                self.copied_bytes += total
+            if all(part.complete for part in parts):
                 return parts
             time.sleep(_LOOK_INTERVAL)
-
-    def _copy_log(self, path: Path, part: dict[str, Any], check: Callable[[], None]) -> CopiedLog:
-        """Copy what belongs to a log whose database is copied."""
-        place = Path(part["directory"])
-        try:
-            with open_read_only(place / DATABASE) as connection:
-                definitions = [(kind, decode_text(key), value) for kind, key, value in read_metadata(connection)]
-        except (sqlite3.Error, ValueError) as error:
-            raise BackupFailed(
-                f"the log in {part['data']} is damaged: {error}; stop the broker and run `leveret check {part['data']}`"
-            ) from None
-        self._note(place)
-        self._report("database: checksum")
-        files = [_describe(path, place / DATABASE, check)]
-        default_streams, default_uploads = str(Path(part["data"], STREAMS)), str(Path(part["data"], UPLOADS))
-        streams = part["streams"] or default_streams
-        segments = [Segment.unpack(value) for kind, _, value in definitions if kind == metadata.STREAM_SEGMENT]
-        uploads = [(key, metadata.unpack(value)) for kind, key, value in definitions if kind == metadata.STAGED]
-        files += self._copy_uploads(path, place / UPLOADS, Path(part["uploads"]), uploads, check)
-        kept = self._keep_segments(streams, segments, check)
-        return CopiedLog(
-            path=str(place.relative_to(path)),
-            files=files,
-            segments=kept,
-            streams=streams if kept and streams != default_streams else "",
-            uploads=part["uploads"] if uploads and part["uploads"] != default_uploads else "",
-        )
-
-    def _copy_uploads(
-        self, path: Path, target: Path, source: Path, uploads: list[tuple[str, dict[str, Any]]], check: Callable[[], None]
-    ) -> list[CopiedFile]:
-        """Copy the files of uploads. The broker may extend them meanwhile, but changes nothing before a checkpoint."""
-        copied = []
-        for number, (key, upload) in enumerate(uploads):
-            self._report(f"uploads: {number} of {len(uploads)}")
-            target.mkdir(mode=disk.PRIVATE_DIRECTORY, exist_ok=True)
-            digest = sha256()
-            try:
-                size = self._copy(source / upload["file"], target / upload["file"], digest, check)
-            except FileNotFoundError:
-                size = 0
-            if size < max(upload["checkpoints"].values(), default=0):
-                vhost, user, _, identifier = metadata.split_key(key)
-                self._problems.append(
-                    f"the file {source / upload['file']} of upload '{identifier}' of user '{user}' in vhost '{vhost}' is"
-                    " missing or too short"
-                )
-            if size:
-                file = str((target / upload["file"]).relative_to(path))
-                copied.append(CopiedFile(path=file, bytes=size, sha256=digest.hexdigest()))
-        return copied
-
-    def _copy_audit(self, path: Path, data: Path) -> list[CopiedFile]:
-        """Copy the audit log, whose thread in the broker may write to it meanwhile."""
-        source = data / AUDIT
-        if not source.exists():
-            return []
-        target = path / AUDIT
-        disk.create_file(target)
-        try:
-            with (
-                contextlib.closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as audit,
-                contextlib.closing(sqlite3.connect(target)) as copy,
-            ):
-                audit.backup(copy)
-        except sqlite3.Error as error:
-            raise BackupFailed(f"the audit log {source} cannot be copied to {target}: {error}") from None
-        disk.sync_file(target)
-        self._note(path)
-        return [_describe(path, target, lambda: None)]
-
-    # Segments
-
-    def _keep_segments(self, streams: str, segments: Iterable[Segment], check: Callable[[], None]) -> list[CopiedSegment]:
-        """Link or copy the segments of a log, unless the directory has them."""
-        found = list(segments)
-        if "://" in streams:
-            if found:
-                self._problems.append(
-                    f"{len(found)} segments are in {streams}, which backups leave out; protect them there, for example by"
-                    " versions of the bucket"
-                )
-            return []
-        kept = []
-        for number, segment in enumerate(found):
-            self._report(f"segments: {number} of {len(found)}")
-            check()
-            if self._keep_segment(Path(streams, segment.path), segment, check):
-                kept.append(CopiedSegment(path=segment.path, bytes=segment.octets, crc32=segment.crc32))
-        return kept
-
-    def _keep_segment(self, source: Path, segment: Segment, check: Callable[[], None]) -> bool:
-        """Link or copy a segment unless the directory has it. Returns whether the directory has it now."""
-        target = self._directory.segments / segment.path
-        if target.exists():
-            size, expected = target.stat().st_size, segment.octets
-            if size != expected:
-                raise BackupFailed(f"{target} has {size} bytes, expected {expected}; delete it")
-            self.unchanged += 1
-            return True
-        disk.make_directories(target.parent, root=self._directory.segments)
-        self._note(target.parent)
-        try:
-            if source.stat().st_size == segment.octets and self._link(source, target):
-                self.linked += 1
-                return True
-            crc = Crc32()
-            partial = target.with_name(f"{target.name}{PARTIAL}")
-            size = self._copy(source, partial, crc, check)
-            if (size, crc.value) == (segment.octets, segment.crc32):
-                partial.rename(target)
-                self.copied += 1
-                return True
-            partial.unlink()
-            self._problems.append(f"the segment {source} is damaged")
-        except FileNotFoundError as error:
-            if error.filename != str(source):
-                raise
-            self._problems.append(f"the segment {source} is missing")
-        return False
-
-    def _link(self, source: Path, target: Path) -> bool:
-        try:
-            os.link(source, target)
-        except OSError as error:
-            if error.errno in _NOT_LINKED:
-                return False
-            raise
-        return True
-
-    # Files
-
-    def _copy(self, source: Path, target: Path, digest: _Hash, check: Callable[[], None]) -> int:
-        """Copy a file and sync it. Returns its size."""
-        with open(source, "rb") as reading:
-            disk.create_file(target)
-            with open(target, "r+b") as writing:
-                writing.truncate()
-                os.fchmod(writing.fileno(), stat.S_IMODE(os.fstat(reading.fileno()).st_mode))
-                size = copy_content(reading.read, writing.write, digest, check)
-                writing.flush()
-                os.fsync(writing.fileno())
-        self._note(target.parent)
-        self.copied_bytes += size
-        return size
-
-    def _note(self, directory: Path) -> None:
-        """Note a directory with a new entry, which may be new itself."""
-        while directory not in self._changed and directory != self._directory.path.parent:
-            self._changed.add(directory)
-            directory = directory.parent
-
-
-def copy_content(
-    read: Callable[[int], bytes], write: Callable[[bytes], object], digest: _Hash, check: Callable[[], None]
-) -> int:
-    """Copy and digest the content of a file, calling `check` now and then. Returns its size."""
-    size = 0
-    while piece := read(_PIECE):
-        check()
-        digest.update(piece)
-        write(piece)
-        size += len(piece)
-    return size
-
-
-def _describe(path: Path, file: Path, check: Callable[[], None]) -> CopiedFile:
-    digest = sha256()
-    with open(file, "rb") as reading:
-        size = copy_content(reading.read, lambda piece: None, digest, check)
-    return CopiedFile(path=str(file.relative_to(path)), bytes=size, sha256=digest.hexdigest())
 
 
 def _unwritten(error: OSError) -> BackupFailed:

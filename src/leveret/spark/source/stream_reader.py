@@ -218,7 +218,7 @@ class StreamReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
             if segment.first > position:
                 break
             position = segment.last + 1
-            runs.append(Run(position, segment.body_octets / (position - segment.first)))
+            runs.append(Run(position, segment.body_bytes / (position - segment.first)))
         return tuple(runs)
 
     def _should_wait(self, available: int) -> bool:

@@ -79,6 +79,7 @@ ADDED: Final = {
         _ALWAYS,
     ),
     "*_details": _ALWAYS,
+    "websocket_path": "RabbitMQ has no AMQP over WebSocket",
 }
 # Keys that only RabbitMQ 3.10 has.
 OMITTED: Final = {
@@ -136,10 +137,10 @@ _ANSWERS: Final = [
     Difference("*", "body*product_name: *", _PRODUCT),
     Difference("*", "body*_version: *", _PRODUCT),
     Difference("GET /nodes*", "body*.applications[*", _PRODUCT),
-    Difference("GET /*", "body*.exchange_types[*", "exchange types of plug-ins"),
+    Difference("GET /*", "body*.exchange_types[*", "exchange types of plugins"),
     Difference("GET /nodes*", "body*.auth_mechanisms[*", "the mechanisms of the broker"),
     Difference("GET /*", "body*.contexts[]*", "contexts are the same in the overview and in nodes"),
-    Difference("GET /*", "body.listeners*", "RabbitMQ listens for its cluster and plug-ins, too"),
+    Difference("GET /*", "body.listeners*", "RabbitMQ listens for its cluster and plugins, too"),
     Difference("GET /nodes*", "body*.config_files: *", _MACHINE),
     Difference("GET /nodes*", "body*.db_dir: *", _MACHINE),
     Difference("GET /nodes*", "body*.enabled_plugins: *", _PRODUCT),
@@ -147,7 +148,7 @@ _ANSWERS: Final = [
     Difference("GET /nodes*", "body*.io_file_handle_open_attempt*", "RabbitMQ 4 has this key"),
     Difference("GET /health/checks/*-listener/*", "body.ports: *", _MACHINE),
     Difference("GET /health/checks/*-listener/*", "body.protocols: *", _MACHINE),
-    Difference("GET /extensions*", "body: * | []", "the console needs no list of plug-ins"),
+    Difference("GET /extensions*", "body: * | []", "the console needs no list of plugins"),
     Difference("GET /auth*", "body.enable_uaa: * | missing", "RabbitMQ 4 has other keys"),
     Difference("GET /auth*", "body.uaa_*: * | missing", "RabbitMQ 4 has other keys"),
     Difference("GET /auth/attempts/{node}*", "body[#*]: * | missing", "attempts to log in are not counted"),

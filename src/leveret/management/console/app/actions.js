@@ -136,6 +136,30 @@ export function cancelConsumer({ queue, consumer_tag: tag, channel_details: chan
   });
 }
 
+// Shovels
+
+const shovelPath = ({ vhost, name }) => path("shovels", "vhost", vhost, name);
+
+export function restartShovel(shovel) {
+  confirmChange({
+    title: "Restart shovel",
+    text: html`Closes both connections of <b>${shovel.name}</b>, and starts it again. Messages that are not confirmed within half a second arrive twice.`,
+    label: "Restart shovel",
+    change: () => call("DELETE", `${shovelPath(shovel)}/restart`),
+    done: `Restarted shovel '${shovel.name}'`,
+  });
+}
+
+export function deleteShovel(shovel) {
+  confirmChange({
+    title: "Delete shovel",
+    text: html`Ends <b>${shovel.name}</b>, and deletes its parameter. The messages that it has not moved stay at its source.`,
+    label: "Delete shovel",
+    change: () => call("DELETE", shovelPath(shovel)),
+    done: `Deleted shovel '${shovel.name}'`,
+  });
+}
+
 // Number of requests at a time of a bulk change.
 const PARALLEL = 4;
 const MAX_LISTED = 200;

@@ -3,7 +3,7 @@
 import { has } from "./api.js";
 import { html } from "./html.js";
 import { link } from "./route.js";
-import { isAdministrator } from "./session.js";
+import { isAdministrator, isMonitor } from "./session.js";
 import { Note, Title } from "./ui/parts.js";
 import { AlertsView } from "./views/alerts.js";
 import { AuditView } from "./views/audit.js";
@@ -23,6 +23,7 @@ import { QueueView } from "./views/queue.js";
 import { QueuesView, StreamsView } from "./views/queues.js";
 import { SchemasView } from "./views/schemas.js";
 import { SessionsView } from "./views/sessions.js";
+import { ShovelsView } from "./views/shovels.js";
 import { TransactionsView } from "./views/transactions.js";
 import { PermissionsView, UserView, UsersView } from "./views/users.js";
 import { VhostsView } from "./views/vhosts.js";
@@ -68,6 +69,7 @@ export const GROUPS = [
       { id: "permissions", name: "Permissions", key: "r", list: PermissionsView, shown: isAdministrator },
       { id: "sessions", name: "Your sessions", key: "y", list: SessionsView, shown: () => has("/leveret/sessions") },
       { id: "policies", name: "Policies", key: "p", list: PoliciesView, vhosts: true, shown: () => has("/policies") },
+      { id: "shovels", name: "Shovels", key: "x", list: ShovelsView, vhosts: true, shown: () => has("/shovels") && isMonitor() },
       { id: "audit", name: "Audit log", key: "a", list: AuditView, shown: () => has("/leveret/audit") && isAdministrator() },
       { id: "log", name: "Log", key: "j", list: LogView, shown: () => has("/leveret/log") && isAdministrator() },
       { id: "definitions", name: "Definitions", key: "d", list: DefinitionsView, shown: () => has("/definitions") && isAdministrator() },

@@ -633,6 +633,7 @@ class BaseConnection(VhostSession):
             state=self._state(),
             channels=len(self.channels),
             tls=self.peer.tls,
+            websocket_path=self.peer.websocket_path,
             bytes_in=self.bytes_in,
             bytes_out=self.output.bytes,
             reads=self.reads,

@@ -598,6 +598,7 @@ class Connection(VhostSession):
             state=self._state(),
             channels=len(self.sessions.by_channel),
             tls=self.peer.tls,
+            websocket_path=self.peer.websocket_path,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             reads=self.reads,

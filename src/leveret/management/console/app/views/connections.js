@@ -30,6 +30,7 @@ const COLUMNS = [
   { id: "protocol", title: "Protocol", width: 110, rank: 4 },
   { id: "state", title: "State", width: 92, cell: (row) => html`<${ConnectionState} ...${row} />` },
   { id: "ssl", title: "TLS", width: 60, rank: 7, value: (row) => (row.ssl ? "yes" : "") },
+  { id: "websocket_path", title: "WebSocket", width: 90, rank: 8 },
   { id: "channels", title: "Channels", width: 90, num: true, rank: 3, cell: (row) => count(row.channels) },
   { id: "recv_oct_details.rate", title: "From client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.recv_oct_details?.rate)}/s` },
   { id: "send_oct_details.rate", title: "To client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.send_oct_details?.rate)}/s` },
@@ -73,6 +74,7 @@ export function ConnectionView({ parts }) {
         <${ConnectionState} state=${connection.state} />
         <${Badge}>${connection.protocol}<//>
         ${connection.ssl && html`<${Badge}>TLS<//>`}
+        ${connection.websocket_path && html`<${Badge}>WebSocket ${connection.websocket_path}<//>`}
       `}
       actions=${html`<button class="danger" onClick=${() => closeConnection(connection)}>Close…</button>`}
     />

@@ -1,0 +1,88 @@
+"""A blocking client of an HTTP API at a URL."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+_PORTS: Final = {"http": 15672, "https": 15671}
+DEFAULT_USER: Final = "guest"
+
+
+class InvalidUrl(ValueError):
+    """A URL that is not that of an HTTP API."""
+
+
+class NoAnswer(Exception):
+    """No HTTP server answers. The message says why."""
+
+
+class HttpEndpoint:
+    """An HTTP API.
+
+    Args:
+        url: Its address, `http://USER:PASSWORD@HOST:PORT/PREFIX`.
+        ca: A file with CA certificates in PEM to verify that of the server; None for those of the system.
+
+    Attributes:
+        shown: The address without credentials.
+        host: Its host.
+        user: Its user.
+        password: The password.
+        is_encrypted: Whether it has TLS.
+
+    Raises:
+        InvalidUrl: The URL is invalid.
+    """
+
+    def __init__(self, url: str, ca: Path | None) -> None:
+        expected = "expected http:// or https://, as in https://user:password@host:15671"
+        try:
+            parts = urlsplit(url)
+            self.host, port = parts.hostname or "", parts.port
+        except ValueError:
+            # Its text has the rest of a password with '/'.
+            raise InvalidUrl(
+                f"invalid URL: its host or port is invalid; {expected}, with '/', '?' and '@' in passwords as %2F, %3F, %40"
+            ) from None
+        if parts.scheme not in _PORTS or not self.host:
+            raise InvalidUrl(f"invalid URL with the scheme '{parts.scheme}'; {expected}")
+        self._port = port or _PORTS[parts.scheme]
+        self._prefix = parts.path.rstrip("/")
+        self.user = DEFAULT_USER if parts.username is None else unquote(parts.username)
+        self.password = DEFAULT_USER if parts.password is None else unquote(parts.password)
+        self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._prefix}"
+        self.is_encrypted = parts.scheme == "https"
+        self._context: ssl.SSLContext | None = None
+        if self.is_encrypted:
+            try:
+                self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+            except OSError as error:
+                raise InvalidUrl(f"cannot read the CA certificates {ca}: {error}") from None
+
+    @property
+    def basic(self) -> str:
+        """The value of the header `authorization` with the user and password of the URL."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+    def request(
+        self, method: str, path: str, headers: dict[str, str], *, body: str | None = None, timeout: float
+    ) -> tuple[int, bytes]:
+        """Return the status and content of the answer. Raises `NoAnswer`."""
+        connection: http.client.HTTPConnection
+        if self._context is None:
+            connection = http.client.HTTPConnection(self.host, self._port, timeout=timeout)
+        else:
+            connection = http.client.HTTPSConnection(self.host, self._port, timeout=timeout, context=self._context)
+        try:
+            connection.request(method, self._prefix + path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from None
+        finally:
+            connection.close()

@@ -1,0 +1,22 @@
+"""The file with options for the file system of a segment URL: credentials, endpoints."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def read_options(path: str) -> dict[str, Any]:
+    """Read options for fsspec from a TOML file, or a JSON file if its name ends in `.json`.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not TOML or JSON, or not a table.
+    """
+    text = Path(path).read_text("utf-8")
+    found: object = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a single table")
+    return found
