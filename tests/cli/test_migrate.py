@@ -258,7 +258,8 @@ def test_shovels_that_are_not_migrated() -> None:
     kept = {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {}}
     plain = parameter("plain")
     parameters = [plain, parameter("mqtt", **{"src-protocol": "mqtt"}), parameter("once", **{"src-delete-after": 5}), kept]
-    shovels = DynamicShovels(Document({"users": [{"name": "app"}], "parameters": parameters}), "old")
+    sections: dict[str, list[object]] = {"users": [{"name": "app"}], "parameters": [*parameters]}
+    shovels = DynamicShovels(Document(sections), "old")
     effects = {item.object: item.effect for item in shovels.findings()}
     moved = "moved by --shovels: set here, and deleted at the source; its destination is the broker to migrate from"
     assert effects["shovel 'plain' in vhost 'v'"] == moved
@@ -316,7 +317,7 @@ def test_a_refusal_of_the_import_is_an_error(migration: Migration) -> None:
     done = migration.run("--vhost", FULL, "--definitions")
     assert done.code == 1
     assert f"queue 'b' in vhost '{FULL}': " in done.err and "limit" in done.err
-    # What the destination lacks can be left behind.
+    # Objects that the destination lacks can be left behind.
     done = migration.run("--vhost", FULL, "--messages")
     assert (done.code, "--accept-unsupported" in done.err) == (1, True), done.err
     done = migration.run("--vhost", FULL, "--messages", "--accept-unsupported")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -14,7 +15,10 @@ from click.testing import CliRunner
 
 from leveret._build import __version__
 from leveret.cli.app import leveret
+from leveret.cluster.directory import Directory
+from leveret.cluster.watch import Announcement
 from leveret.storage import postgres_formats
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_formats import KNOWN, RESTORED_EPOCHS, Formats
 from tests.cluster.sharded import Sharded, config, running
 from tests.cluster.test_nodes import Node as FullNode
@@ -151,6 +155,27 @@ def test_a_node_continues_after_what_it_does_not_understand(tmp_path: Path, dsn:
         execute(dsn, "DELETE FROM leveret.node WHERE name = 'other'")
         node.wait_for_log("the owners of the shards are known again")
         node.shard_pid(0, other_than=node.kill_shard(0))
+
+
+def test_a_database_of_an_earlier_version_gets_the_columns_that_it_lacks(dsn: str) -> None:
+    settings = ClusterSettings(dsn, "one", 0.6, True, shards=2)
+
+    async def announced() -> list[str]:
+        directory = Directory(settings)
+        try:
+            await directory.join()
+            await directory.enter("127.0.0.1:1")
+            await directory.begin([])
+            await directory.announce(Announcement("one"), ["other"])
+            view = await directory.look(0)
+            await directory.leave()
+            return view.nodes[0].unreachable
+        finally:
+            directory.close()
+
+    assert asyncio.run(announced()) == ["other"]
+    execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
+    assert asyncio.run(announced()) == ["other"]
 
 
 @pytest.fixture

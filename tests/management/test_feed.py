@@ -136,7 +136,7 @@ def test_publishes_are_folded_into_their_exchange(harness: Harness) -> None:
     read()
     vhost = harness.broker.vhost("/")
     vhost.route(World().message(key="q").address).published += 2
-    assert read() == {("exchange.sample", ("/", "")): (2, 2)}
+    assert read() == {("exchange.sample", ("/", "")): (2, 2, 0, 0)}
 
 
 def test_an_exchange_that_is_declared_again_is_sent_again(harness: Harness) -> None:

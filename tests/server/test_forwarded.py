@@ -22,7 +22,7 @@ PROXIES = tuple(map(ip_network, ("127.0.0.1", "10.1.0.0/16", "2001:db8::/32")))
         (("[2001:4860:0::1]",), ("2001:4860::1", 0)),
         (("[2001:4860::1]:443",), ("2001:4860::1", 443)),
         (("::ffff:203.0.113.7",), ("203.0.113.7", 0)),
-        # What the client has sent precedes the address that the first proxy has appended.
+        # The addresses that the client has sent precede the address that the first proxy has appended.
         (("127.0.0.1, nonsense, 203.0.113.7, 10.1.2.3, 2001:db8::1",), ("203.0.113.7", 0)),
         (("127.0.0.1", "203.0.113.7, 10.1.2.3", "::ffff:10.1.2.4"), ("203.0.113.7", 0)),
         (("10.2.0.1, 10.1.2.3",), ("10.2.0.1", 0)),

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message, make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.transactions.transaction import Transaction
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.memory import MemoryLog
@@ -36,7 +36,7 @@ class FakeQueue:
     def __init__(self, id: int) -> None:
         self.id = id
         self.seq = 0
-        self.queue = ClassicQueue(VHOST, id, f"q{id}", True, None, False, {}, QueueSettings({}, {}))
+        self.queue = ClassicQueue(QueueDefinition(VHOST, id, f"q{id}", True))
 
     def entry(self, message: Message) -> Entry:
         self.seq += 1

@@ -551,6 +551,20 @@ def test_an_error_names_the_privilege_that_a_user_lacks(server: PostgresServer, 
     execute(dsn, "DROP ROLE visitor")
 
 
+def test_a_user_who_may_not_add_a_missing_column_learns_who_may(dsn: str) -> None:
+    Harness(lambda: postgres_log(dsn)).log.close()
+    execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
+    execute(dsn, "CREATE ROLE visitor LOGIN")
+    execute(dsn, "GRANT USAGE ON SCHEMA leveret TO visitor")
+    execute(dsn, "GRANT SELECT, UPDATE ON ALL TABLES IN SCHEMA leveret TO visitor")
+    with pytest.raises(
+        StorageFailed, match=r"may not change a table.*start the broker as the owner of the schema 'leveret'"
+    ):
+        postgres_log(dsn.replace("leveret@", "visitor@")).open()
+    execute(dsn, "DROP OWNED BY visitor")
+    execute(dsn, "DROP ROLE visitor")
+
+
 def test_errors_do_not_show_the_password(server: PostgresServer) -> None:
     for dsn in ("postgresql://u:secr%zzet@h/d", f"postgresql://leveret:secret@{server.host}:{server.port}/missing"):
         with pytest.raises(StorageFailed) as caught:

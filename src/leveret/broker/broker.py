@@ -70,6 +70,8 @@ EPOCH_GAP: Final = 1 << 32
 OUTPUT_WORK: Final = 8
 # With more active queues, a commit starts after their deliveries.
 FEW_QUEUES: Final = 16
+# Bytes of headers (as a power of two) that are decoded in one unit of work.
+DECODE_SHIFT: Final = 6
 LAZY: Final = 0.01
 LAZY_BYTES: Final = 1 << 20
 
@@ -401,6 +403,11 @@ class Broker:
     def decode_headers(self, message: Message) -> FieldTable:
         reader = self.header_readers.get(message.format)
         return reader.headers(message) if reader is not None else {}
+
+    def read_headers(self, message: Message, work: int) -> FieldTable:
+        """Decode the headers of a message, and count that and `work` further units of work."""
+        self.work += work + (len(message.header) >> DECODE_SHIFT)
+        return self.decode_headers(message)
 
     def header_of(self, message: Message, name: bytes) -> str:
         reader = self.header_readers.get(message.format)

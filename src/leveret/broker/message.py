@@ -108,6 +108,13 @@ class Message:
         self.row: Row | None = None
         self.slot = 0
 
+    def count_as_stored_with(self, row: Row) -> None:
+        """Count as stored once a row of another message is on disk, unless the message has a record of its own."""
+        known = self.row
+        if known is None or (self.slot < 0 and known.batch < row.batch):
+            self.row = row
+            self.slot = -1
+
     @property
     def exchange(self) -> str:
         return self.address[1 : 1 + self.address[0]].decode("utf-8", "surrogateescape")

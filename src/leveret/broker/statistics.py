@@ -29,8 +29,18 @@ QUEUE_COUNTERS: Final = (
 )
 # Queues of a message that count it by its exchange.
 MAX_COUNTED_QUEUES: Final = 50
-# Gauges of a queue, which follow the counters in `Queue.sample`: numbers of entries, bytes, and the number of consumers.
-QUEUE_GAUGES: Final = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
+# Values that follow the counters in `Queue.sample`: numbers of entries, bytes, consumers, keys and dropped messages.
+QUEUE_GAUGES: Final = (
+    "ready",
+    "delayed",
+    "unacked",
+    "leased",
+    "ready_bytes",
+    "memory",
+    "consumers",
+    "deduplication_keys",
+    "dropped_duplicates",
+)
 
 
 class VhostStatistics:

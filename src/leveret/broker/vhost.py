@@ -36,7 +36,6 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
-from leveret.broker.exchanges.table import Table
 from leveret.broker.firehose import Firehose
 from leveret.broker.indexing import check_indexed
 from leveret.broker.jobs import logged
@@ -45,6 +44,7 @@ from leveret.broker.metadata import Record
 from leveret.broker.parameters import MAX_CONNECTIONS, MAX_QUEUES, Parameters
 from leveret.broker.policies import Policies
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.pending_dead_letters import PendingDeadLetters
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
@@ -52,6 +52,7 @@ from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, p
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, destinations_of, resolve, resolve_delayed
 from leveret.broker.statistics import VhostStatistics
+from leveret.broker.table import Table
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.values import FieldTable, Frozen
@@ -548,7 +549,9 @@ class Vhost:
     ) -> Queue:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
         queue_id = self.broker.new_queue_id()
-        queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        queue = make_queue(
+            QueueDefinition(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        )
         self.broker.work += QUEUE_WORK
         if not self.policies.apply(queue) and self.strict:
             self.policies.configure(queue)
@@ -830,7 +833,9 @@ class Vhost:
             settings = parse_queue_arguments(
                 arguments, durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
             )
-            queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], arguments, settings)
+            queue = make_queue(
+                QueueDefinition(self, value["id"], names[0], True, None, value["auto_delete"], arguments, settings)
+            )
             queue.recover(value, recovery, leases, streams)
             self.queues[names[0]] = queue
             self.queue_list.add(queue)
@@ -841,7 +846,9 @@ class Vhost:
             settings = QueueSettings(settings.given, settings.unknown, settings.defaults)
             settings.dead_letter_exchange = value["exchange"]
             settings.dead_letter_routing_key = value["routing_key"]
-            pending = ClassicQueue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
+            pending = ClassicQueue(
+                QueueDefinition(self, value["id"], value["name"], True, arguments=value["arguments"], settings=settings)
+            )
             pending.recover_deleted(recovery, leases, streams)
             self.pending_dead_letters.restore(pending)
         elif kind == metadata.SINK_TRANSACTION:

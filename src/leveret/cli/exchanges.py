@@ -26,6 +26,8 @@ COLUMNS = (
     ("name", "name", _name),
     ("type", "type"),
     ("bindings", "bindings"),
+    ("deduplication_keys", "keys"),
+    ("dropped_duplicates", "duplicates"),
     ("durable", "durable"),
     ("auto_delete", "auto-delete"),
     ("internal", "internal"),

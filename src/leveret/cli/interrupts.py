@@ -45,7 +45,7 @@ class Interrupts:
         """Run a function in a thread, and wait for its end. Raises what it raises.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed. The thread goes on, but does not keep the process alive.
+            KeyboardInterrupt: Ctrl-C was pressed. The thread continues, but does not keep the process alive.
         """
         ended, end = socket.socketpair()
         outcome: Future[None] = Future()

@@ -26,6 +26,8 @@ COLUMNS = (
     ("oldest_ready_age", "oldest ready", seconds),
     ("consumers", "consumers"),
     ("ready_bytes", "size", size),
+    ("deduplication_keys", "keys"),
+    ("dropped_duplicates", "duplicates"),
     ("paused", "paused"),
     ("durable", "durable"),
     ("auto_delete", "auto-delete"),

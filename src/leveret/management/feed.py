@@ -216,7 +216,7 @@ class Feed:
     def _exchange(self, vhost: str, exchange: Exchange, number: int) -> Iterator[Change | None]:
         # The exchange itself, not its id: one that is declared later may get the id of one that was deleted.
         definition = (exchange, exchange.revision)
-        sample = (definition, exchange.publish_in, exchange.publish_out)
+        sample = (definition, exchange.publish_in, exchange.publish_out, *exchange.deduplication_figures())
         key = (vhost, exchange.name)
         if self._exchanges.is_known(key, number, sample):
             yield None

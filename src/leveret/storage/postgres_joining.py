@@ -8,12 +8,12 @@ import psycopg
 
 from leveret.broker.errors import StorageFailed
 from leveret.storage.postgres_formats import check_formats
-from leveret.storage.postgres_schema import CREATE_CLUSTER, create_shard, shard_schema
+from leveret.storage.postgres_schema import ADDED_COLUMNS, CREATE_CLUSTER, create_shard, shard_schema
 from leveret.storage.postgres_session import Session
 
 
 def join(session: Session) -> str:
-    """Create the schema `leveret` unless it exists. Return the identity of the database.
+    """Create the schema `leveret` unless it exists, and what an earlier version lacks. Return the identity of the database.
 
     Raises:
         StorageFailed: The database has a newer format, or is not complete, or the schema cannot be created.
@@ -30,6 +30,10 @@ def join(session: Session) -> str:
             f"the import of {importing} into the database is not complete; start the broker when `leveret cluster import`"
             " has ended, or run it again if it was interrupted"
         )
+    for table, name, kind in ADDED_COLUMNS:
+        # Looked for first, because the change waits for the transactions of all nodes.
+        if not session.has_column(table, name):
+            _change(session, f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {name} {kind}")
     return identity
 
 
@@ -70,9 +74,16 @@ def create(session: Session, script: str) -> None:
         StorageFailed: The user of PostgreSQL may not do that.
         psycopg.Error: Another broker has done so, or the server does not answer.
     """
+    _run(session, script, "create a schema", "grant it CREATE on the database")
+
+
+def _change(session: Session, script: str) -> None:
+    """Run a script that changes tables, as above."""
+    _run(session, script, "change a table", "start the broker as the owner of the schema 'leveret' once")
+
+
+def _run(session: Session, script: str, what: str, remedy: str) -> None:
     try:
         session.execute_script(script)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise StorageFailed(
-            f"the user of PostgreSQL may not create a schema: {error.diag.message_primary}; grant it CREATE on the database"
-        ) from None
+        raise StorageFailed(f"the user of PostgreSQL may not {what}: {error.diag.message_primary}; {remedy}") from None

@@ -96,6 +96,10 @@ CREATE TABLE leveret.owner(
 INSERT INTO leveret.cluster(format, identity) VALUES ({FORMAT_VERSION}, gen_random_uuid());
 """
 
+# Columns that databases of earlier versions do not have: table, name and type. Versions that do not know them ignore them,
+# so they are nullable, and need no new format.
+ADDED_COLUMNS: Final = (("leveret.node", "unreachable", "text"),)
+
 _SHARD: Final = """
 CREATE SCHEMA {schema};
 CREATE TABLE {schema}.log(id bigint PRIMARY KEY, settled bytea, entries bytea, data bytea)

@@ -274,6 +274,11 @@ class Session:
         row = self.execute("SELECT to_regclass(?) IS NOT NULL", (name,)).fetchone()
         return row is not None and bool(row[0])
 
+    def has_column(self, table: str, name: str) -> bool:
+        """Return whether a table has a column. Raises `psycopg.Error`."""
+        find = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(?) AND attname = ? AND NOT attisdropped"
+        return self.execute(find, (table, name)).rowcount > 0
+
     def copy(self, table: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Insert rows, whose columns have these types. Raises `psycopg.Error`."""
         with self._connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:

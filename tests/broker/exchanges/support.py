@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.queue import Queue
 from tests.broker.support import World
 
@@ -15,7 +15,7 @@ _VHOST = World().vhost
 
 def make_target(name: str) -> Queue:
     """A queue as a destination; it is not in its vhost, so that any number may have any name."""
-    return ClassicQueue(_VHOST, 0, name, False, None, False, {}, QueueSettings({}, {}))
+    return ClassicQueue(QueueDefinition(_VHOST, 0, name))
 
 
 def matched(

@@ -494,6 +494,22 @@ def test_a_duplicate_is_confirmed_with_the_first() -> None:
     assert later.row is None
 
 
+def test_a_duplicate_in_two_queues_is_confirmed_with_the_later_of_the_first_ones() -> None:
+    log = HeldLog(held=True)
+    world = World(log=log)
+    queues = [windowed(world, "one"), windowed(world, "two")]
+    log.release_all()
+    for queue in queues:
+        push(world, queue, "a")
+        world.end_turn()
+    for targets in (queues, queues[::-1]):
+        duplicate = world.message(persistent=True, headers={DEDUPLICATION_HEADER: "a"})
+        for queue in targets:
+            queue.push(duplicate)
+        assert duplicate.row is not None
+        assert duplicate.row.batch == log.filling
+
+
 def test_a_duplicate_is_stored_in_another_queue(world: World) -> None:
     queue = windowed(world)
     other = world.queue("other", durable=True)

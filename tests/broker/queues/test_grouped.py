@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, Entry
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions.transaction import Transaction
+from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.broker.values import FieldValue
 from tests.broker.leases.support import restart
-from tests.broker.support import Keeper, Taker, World, text_of
+from tests.broker.support import HeldLog, Keeper, Taker, World, text_of
+from tests.broker.test_branches import StubWorker
 from tests.broker.test_policies import set_policy
+from tests.support.queues import classic
 
 
 def declare(world: World, key: str = "group", /, **arguments: Any) -> Queue:
@@ -48,7 +52,6 @@ class TestHolding:
         world.run()
         assert (first.bodies(), second.bodies()) == (["a1"], [])
         first.ack()
-        queue.activate()
         world.run()
         assert second.bodies() == ["a2"]
 
@@ -79,7 +82,6 @@ class TestHolding:
         other = Taker(queue)
         world.run()
         holder.ack()
-        queue.activate()
         world.run()
         assert other.bodies() == ["a2"]
         holder.give(-1)
@@ -166,7 +168,6 @@ class TestOrder:
         world.run()
         assert second.bodies() == []
         first.ack()
-        queue.activate()
         world.run()
         assert second.bodies() == ["a3", "a4"]
 
@@ -208,7 +209,6 @@ class TestOrder:
         world.run()
         assert (only.bodies(), every.bodies()) == (["a1"], [])
         only.ack()
-        queue.activate()
         world.run()
         assert (only.bodies(), every.bodies()) == ([], ["b2", "a3"])
 
@@ -379,6 +379,59 @@ class TestWithOtherFeatures:
         world.run()
         assert (holder.bodies(), other.bodies()) == (["a1", "a2"], ["b1"])
 
+    @pytest.mark.parametrize("outcome", [ACCEPT, REQUEUE])
+    def test_a_prepared_branch_holds_groups_after_a_start(self, world: World, outcome: int) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "a2", "a3", "b1", "-1", "-2", persistent=True)
+        branches = world.vhost.branches
+        branch = branches.begin("x", "user", StubWorker())
+        scope = object()
+        for _ in range(2):
+            entry = queue.get(False, 0, scope)
+            assert entry is not None
+            branch.settle(entry, outcome)
+        branches.prepare(branch, lambda result: None)
+        again = restart(restart(world))
+        found = again.vhost.queues["q"]
+        taker = Taker(found)
+        again.run()
+        assert (taker.bodies(), found.unacked) == (["b1", "-1", "-2"], 5)
+        branches = again.vhost.branches
+        branches.commit(branches.find("x", None), False, lambda result: None)
+        again.run()
+        assert taker.bodies()[3:] == (["a3"] if outcome == ACCEPT else ["a1", "a2", "a3"])
+
+    def test_a_transaction_that_fails_keeps_the_groups_held(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "b1", "b2", "a2", persistent=True)
+        world.run()
+        holder = Taker(queue, credit=2)
+        world.run()
+        transaction = Transaction(world.log)
+        for entry in holder.taken:
+            transaction.settle(entry, ACCEPT)
+        settled = []
+        original = HeldLog.settle
+
+        def failing(log: HeldLog, entry: Entry) -> None:
+            settled.append(entry)
+            if len(settled) == 2:
+                raise RuntimeError("a mistake")
+            original(log, entry)
+
+        monkeypatch.setattr(HeldLog, "settle", failing)
+        with pytest.raises(RuntimeError):
+            for _ in transaction.writing():
+                pass
+        for _ in transaction.undoing():
+            pass
+        other = Taker(queue)
+        world.run()
+        assert other.bodies() == []
+        holder.ack(2)
+        world.run()
+        assert other.bodies() == ["b2", "a2"]
+
     def test_a_delayed_message_joins_its_group_when_it_is_visible(self, world: World) -> None:
         queue = declare(world)
         holder = Taker(queue, credit=1)
@@ -405,6 +458,17 @@ class TestWithOtherFeatures:
         assert can_deliver("a")
         put(world, queue, "a2", "a3")
         assert (can_deliver("a"), can_deliver("b")) == (False, True)
+
+    def test_an_immediate_message_after_a_purge(self, world: World) -> None:
+        queue = declare(world)
+        holder = Taker(queue, credit=1)
+        put(world, queue, "a1", "a2", *["b1"] * 3000)
+        world.run()
+        queue.purge()
+        assert world.posted  # the groups are purged in steps
+        holder.give(1)
+        assert queue.can_deliver_now(world.message(headers={"group": "a"}))
+        assert queue.can_deliver_now(world.message(headers={"group": "b"}))
 
     def test_a_paused_queue_continues(self, world: World) -> None:
         queue = declare(world)
@@ -494,6 +558,46 @@ class TestAtAnyScale:
         assert queue.purge() == 2000
         assert world.broker.work <= 2 * STEP_WORK
 
+    @pytest.mark.parametrize("held", [False, True])
+    @pytest.mark.parametrize("operation", ["purge", "delete", "delete and dead-letter"])
+    def test_the_memory_of_a_group_is_released_in_steps(self, world: World, operation: str, held: bool) -> None:
+        queue = classic(declare(world))
+        holder = Taker(queue, credit=int(held))
+        world.broker.holders[Keeper(holder)] = None
+        put(world, queue, "a0", *["a1"] * 20_000, *[f"{chr(number)}1" for number in range(1000, 3000)])
+        world.run()
+        entries = list(queue.ready.backlog.head)
+        queue.purge() if operation == "purge" else queue.delete(operation != "delete")
+        kept = _references(entries)
+        while world.posted:
+            world.posted.pop(0)()
+            world.end_turn()
+            before, kept = kept, _references(entries)
+            assert before - kept < 10_000
+        assert kept == _references([object() for _ in entries])
+
+    def test_the_memory_of_the_groups_of_a_holder_is_released(self, world: World) -> None:
+        queue = classic(declare(world))
+        holder = Taker(queue)
+        groups = [chr(number) for number in range(1000, 4000)]
+        put(world, queue, *[f"{group}1" for group in groups])
+        world.run()
+        holder.give(0)
+        put(world, queue, *[f"{group}2" for group in groups])
+        world.run()
+        entries = list(queue.ready.backlog.head)
+        queue.purge()
+        world.run()
+        assert _references(entries) == _references([object() for _ in entries])
+        put(world, queue, "b1")
+        holder.give(-1)
+        world.run()
+        assert holder.bodies()[3000:] == ["b1"]
+
+
+def _references(objects: Sequence[object]) -> int:
+    return sum([sys.getrefcount(item) for item in objects])
+
 
 class _Model:
     """Random operations, and what must hold after each of them."""
@@ -521,7 +625,6 @@ class _Model:
             entry = taker.taken.pop(self.random.randrange(len(taker.taken)))
             outcome = self.random.choice((self.queue.settle, self.queue.settle, self.queue.requeue, self.queue.reject))
             outcome(entry)
-            self.queue.activate()
         elif choice < 0.85 and self.takers:
             self.random.choice(self.takers).give(self.random.randint(1, 3))
         elif choice < 0.9 and self.takers:

@@ -21,7 +21,7 @@ from tests.broker.support import Taker, World, text_of
 from tests.broker.test_policies import set_policy
 
 # More entries than a `get` passes in one turn.
-MANY = 2500
+MANY = 5000
 
 
 def declare(world: World, **arguments: Any) -> Queue:
@@ -135,6 +135,20 @@ class TestWithOtherFeatures:
         queue.reject(entry)
         assert world.contents(queue) == ["2"]
 
+    @pytest.mark.parametrize("persistent", [True, False])
+    def test_a_rejected_message_is_delivered_again_after_a_delay(self, world: World, persistent: bool) -> None:
+        queue = declare(world, **{"x-retry-delays": "5s"})
+        put(world, queue, 1, 2, persistent=persistent)
+        taker = Taker(queue, credit=1)
+        world.run()
+        queue.reject(taker.taken.pop())
+        world.run()
+        put(world, queue, 3, 0)
+        world.sleep(6000)
+        taker.give(-1)
+        world.run()
+        assert taker.bodies() == ["0", "1", "2", "3"]
+
     def test_a_selective_consumer_gets_its_messages_in_order(self, world: World) -> None:
         queue = declare(world)
         put(world, queue, 30, 20, 31, 10)
@@ -190,9 +204,9 @@ class TestWithOtherFeatures:
 class TestGet:
     """A scope gets no entry that it has refused, and looks for others in steps."""
 
-    @pytest.fixture
-    def queue(self, world: World) -> Queue:
-        queue = declare(world)
+    @pytest.fixture(params=["sorted", "classic"])
+    def queue(self, world: World, request: pytest.FixtureRequest) -> Queue:
+        queue = declare(world) if request.param == "sorted" else world.queue()
         put(world, queue, *range(MANY))
         world.run()
         return queue
@@ -232,7 +246,7 @@ class TestGet:
         scope = object()
         self.refuse_all(queue, scope)
         assert self.get_in_steps(world, queue, scope)[0] is None
-        put(world, queue, MANY, 7)
+        put(world, queue, 7, MANY)
         world.run()
         found = [self.get_in_steps(world, queue, scope) for _ in range(3)]
         assert found[0] == ("7", 1)

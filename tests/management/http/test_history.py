@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.statistics import QUEUE_GAUGES
 from leveret.management import control_client
 from leveret.management.http import history_store
 from leveret.management.http.cache import Cache
@@ -219,8 +220,7 @@ class Clock:
 
 def queue_item(name: str) -> dict[str, Any]:
     keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
-    gauges = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
-    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(keys + gauges, 0)}
+    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(keys + QUEUE_GAUGES, 0)}
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:
@@ -232,7 +232,7 @@ def test_samples_of_a_minute_come_from_the_cache() -> None:
         cache.apply([["begin", None, False], ["queue", number, queue_item(f"q{number}")]])
     for second in range(1, 120):
         cache._sampling = START + second
-        busy = [second, 0, 0, 0, 0, 0, 0, 0, second, 0, 0, 0, 0, 0, 0, 0]
+        busy = [second, *[0] * 7, second, *[0] * len(QUEUE_GAUGES)]
         cache.apply(
             [
                 ["begin", None, False],

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,6 +98,36 @@ def test_promtool_accepts_the_text(api: HttpBroker, path: str) -> None:
         wait_until(lambda: samples(api, "/per-object").find("rabbitmq_queue_messages", queue=ODD))
         promtool("check", "metrics", text=scrape(api.process, path))
         channel.delete_queue(ODD)
+
+
+def test_keys_and_dropped_duplicates(api: HttpBroker) -> None:
+    arguments: dict[str, Any] = {"x-deduplication-window": 60_000, "x-deduplication-header": "id"}
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.declare_exchange("unique", "fanout", arguments=arguments)
+        channel.declare_queue("unique", arguments=arguments)
+        channel.bind_queue("unique", "unique")
+        for exchange in ("unique", ""):
+            for key in ("a", "b", "a", "a"):
+                channel.publish(b"x", exchange=exchange, routing_key="unique", headers={"id": key})
+        dropped_from = {"queue": 4, "exchange": 2}
+        found = scrape_until(
+            api,
+            lambda now: all(now.sum(f"leveret_{kind}_dropped_duplicates_total") == n for kind, n in dropped_from.items()),
+            "/per-object",
+        )
+        for kind, dropped in dropped_from.items():
+            labels = {"vhost": "/", kind: "unique"}
+            assert found.value(f"leveret_{kind}_dropped_duplicates_total", **labels) == dropped
+            assert found.value(f"leveret_{kind}_deduplication_keys", **labels) == 2
+            assert len(found.find(f"leveret_{kind}_deduplication_keys")) == 1  # others do not have the metric
+            path = f"/{kind}s/%2F/unique"
+            listed = [row for row in api.get(f"/{kind}s/%2F") if row["name"] == "unique"]
+            for row in (api.get(path), *listed):
+                assert (row["deduplication_keys"], row["dropped_duplicates"]) == (2, dropped)
+        assert "dropped_duplicates" not in api.get("/exchanges/%2F/amq.topic")
+        channel.delete_exchange("unique")
+        channel.delete_queue("unique")
 
 
 def test_metrics_of_objects_follow_their_counters(api: HttpBroker) -> None:

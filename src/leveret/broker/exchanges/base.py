@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from leveret.broker.arguments import EXCHANGE_ARGUMENTS, parse_arguments
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.table import Table
-from leveret.broker.queues.deduplication import exchange_deduplication
+from leveret.broker.queues.deduplication_settings import exchange_deduplication
 from leveret.broker.queues.exchange_keys import ExchangeKeys
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ class Exchange(Destination):
         settings = exchange_deduplication(self.type, parse_arguments(EXCHANGE_ARGUMENTS, self.arguments, False)[0])
         if settings is not None:
             self.keys = ExchangeKeys(vhost, self, settings)
+
+    def deduplication_figures(self) -> tuple[int, int]:
+        """Return the number of keys of messages, and of messages that it has dropped as duplicates."""
+        return (0, 0) if self.keys is None else self.keys.keys.figures()
 
     def detach(self) -> None:
         """Release the state of the type: the exchange is deleted."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
-from leveret.broker.exchanges.table import Table
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable
 
 

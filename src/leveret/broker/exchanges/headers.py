@@ -17,7 +17,7 @@ from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
-from leveret.broker.exchanges.table import Table
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable, FieldValue, freeze
 
 MATCH_ARGUMENT: Final = "x-match"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, chain
 from typing import Any, Final, TypeAlias, Union
 
 from leveret.broker.message import Entry
@@ -26,13 +27,14 @@ class Blocks:
         self.key = key
         self.blocks: list[list[Entry]] = []
         self.length = 0
+        # The index of the first entry of each block, and the length; empty if it has changed.
+        self._starts: list[int] = []
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Entry]:
-        for block in self.blocks:
-            yield from block
+        return chain.from_iterable(self.blocks)
 
     def __getitem__(self, index: int) -> Entry:
         block, at = self._locate(index)
@@ -48,13 +50,14 @@ class Blocks:
             index += self.length
         if not 0 <= index < self.length:
             raise IndexError("index out of range")
+        if index < len(self.blocks[0]):
+            return 0, index
         if index == self.length - 1:
             return len(self.blocks) - 1, len(self.blocks[-1]) - 1
-        for number, block in enumerate(self.blocks):
-            if index < len(block):
-                return number, index
-            index -= len(block)
-        raise IndexError("index out of range")
+        if not self._starts:
+            self._starts = list(accumulate(map(len, self.blocks), initial=0))
+        number = bisect_right(self._starts, index) - 1
+        return number, index - self._starts[number]
 
     def _block_of(self, key: Any) -> int:
         """Return the number of the last block whose first entry is not behind a key, 0 if there is none."""
@@ -69,11 +72,15 @@ class Blocks:
         if not block:
             del self.blocks[number]
         self.length -= 1
+        if self._starts:
+            self._starts = []
         return entry
 
     def add(self, entry: Entry) -> None:
         """Insert an entry in its place."""
         self.length += 1
+        if self._starts:
+            self._starts = []
         blocks = self.blocks
         if not blocks:
             blocks.append([entry])
@@ -160,6 +167,7 @@ class Blocks:
     def clear(self) -> None:
         self.blocks = []
         self.length = 0
+        self._starts = []
 
 
 # The entries of a backlog in memory, in the order of their sequence numbers.

@@ -10,23 +10,15 @@ is dropped in memory and on disk, as one record for many keys.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
-from leveret.broker.arguments import (
-    CACHE_SIZE,
-    CACHE_TTL,
-    DEDUPLICATION,
-    DEDUPLICATION_HEADER,
-    DEDUPLICATION_WINDOW,
-    TEN_YEARS,
-    Validated,
-)
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.arguments import CACHE_TTL, TEN_YEARS
+from leveret.broker.table import Table
 from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable, FieldValue, freeze
 
@@ -34,93 +26,23 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.log import Recovery, Row
     from leveret.broker.message import Entry, Message
+    from leveret.broker.queues.deduplication_settings import DeduplicationSettings
 
-DEFAULT_MAX_KEYS: Final = 1_000_000
 # The end of a key without a time.
 NEVER: Final = (1 << 63) - 1
 
-# Units of work to find the key of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
+# Units of work to find the key of a message.
 _KEY_WORK: Final = 3
-_DECODE_SHIFT: Final = 6
 # A key in a chunk: its digest, its end (0 if it was removed) and the sequence number of its entry.
 _KEY: Final = Struct("<16sQQ")
 _DIGEST_SIZE: Final = 16
 # Keys of a chunk, as a power of two.
 _CHUNK_SHIFT: Final = 6
 _CHUNK_KEYS: Final = 1 << _CHUNK_SHIFT
-# The keys are in several tables, since a large one takes long to grow.
-_TABLES: Final = 64
-# Keys, as a power of two, whose memory is released in 1 µs.
-_RELEASE_SHIFT: Final = 3
 # Chunks that are dropped in one turn.
 _DROPPED_AT_ONCE: Final = 16
 # Milliseconds until expired keys are dropped if the log was behind.
 _RETRY: Final = 20
-
-
-class DeduplicationSettings:
-    """The settings of a deduplication.
-
-    header    the name of the header with the key
-    lifetime  milliseconds that a key lasts, 0 for no such limit
-    follows_entries  whether it lasts until its entry leaves the queue instead
-    max_keys  the maximum number of keys; above it, the oldest are forgotten
-    """
-
-    __slots__ = ("follows_entries", "header", "lifetime", "max_keys")
-
-    def __init__(self, known: Validated, lifetime: int, follows_entries: bool) -> None:
-        self.header: str = known.get(DEDUPLICATION_HEADER, DEDUPLICATION_HEADER)
-        self.lifetime = lifetime
-        self.follows_entries = follows_entries
-        self.max_keys: int = known.get(CACHE_SIZE, DEFAULT_MAX_KEYS)
-
-
-def queue_deduplication(known: Validated) -> DeduplicationSettings | None:
-    """Return the settings in the arguments of a queue, None if it does not deduplicate.
-
-    Args:
-        known: The validated arguments.
-
-    Raises:
-        PreconditionFailed: An argument has no effect without another one.
-    """
-    lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
-    if lifetime or known.get(DEDUPLICATION, False):
-        return DeduplicationSettings(known, lifetime, not lifetime)
-    _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE))
-    return None
-
-
-def exchange_deduplication(type_name: str, known: Validated) -> DeduplicationSettings | None:
-    """Return the settings in the arguments of an exchange, None if it does not deduplicate.
-
-    Args:
-        type_name: The type of the exchange.
-        known: The validated arguments.
-
-    Raises:
-        PreconditionFailed: An argument has no effect without another one, or contradicts it.
-    """
-    lifetime: int = known.get(DEDUPLICATION_WINDOW, 0)
-    if not lifetime and type_name != DEDUPLICATION and not known.get(DEDUPLICATION, False):
-        _refuse_without(known, (DEDUPLICATION_HEADER, CACHE_SIZE, CACHE_TTL))
-        return None
-    if lifetime and CACHE_TTL in known:
-        raise PreconditionFailed(
-            f"invalid arg '{CACHE_TTL}': received together with '{DEDUPLICATION_WINDOW}', expected one of them"
-        )
-    return DeduplicationSettings(known, lifetime or known.get(CACHE_TTL, 0), False)
-
-
-def _refuse_without(known: Validated, names: tuple[str, ...]) -> None:
-    """Raise PreconditionFailed for arguments of a deduplication that is not enabled."""
-    for name in names:
-        if name in known:
-            raise PreconditionFailed(
-                f"invalid arg '{name}': received without '{DEDUPLICATION_WINDOW}' and '{DEDUPLICATION}', expected together"
-                " with one of them"
-            )
 
 
 class Key:
@@ -187,9 +109,18 @@ class _Chunk:
         return found
 
     def remove(self, index: int) -> None:
+        """Remove a key."""
         digest, _, seq = self.get(index)
         _KEY.pack_into(self.data, index * _KEY.size, digest, 0, seq)
         self.live -= 1
+
+    def oldest(self) -> tuple[bytes, int]:
+        """Return the digest and the index of the first key that was not removed."""
+        while True:
+            digest, end, _ = self.get(self.first)
+            if end:
+                return digest, self.first
+            self.first += 1
 
     def record(self) -> bytes:
         return metadata.pack({"keys": bytes(self.data)})
@@ -214,11 +145,10 @@ class Deduplication(Timed):
         self._max_keys = settings.max_keys
         self.dropped = 0
         # The places of the keys by digest: the number of the chunk and the index in it, which has the lowest bits.
-        self._tables: list[dict[bytes, int]] = [{} for _ in range(_TABLES)]
-        self._count = 0
-        self._chunks: dict[int, _Chunk] = {}
-        # The numbers of the chunks, oldest first, and of some that were dropped.
-        self._order: deque[int] = deque()
+        self._places: Table[bytes, int] = Table()
+        # The chunks by number, oldest first, and the number of those with a record in the log.
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._records = 0
         self._next = 1
         # The chunks that get the next keys: of stored messages, and of others.
         self._stored: _Chunk | None = None
@@ -231,7 +161,11 @@ class Deduplication(Timed):
 
     def __len__(self) -> int:
         """Return the number of keys; some of them may have expired."""
-        return self._count
+        return len(self._places)
+
+    def figures(self) -> tuple[int, int]:
+        """Return the number of keys, and of dropped messages."""
+        return len(self._places), self.dropped
 
     # Keys
 
@@ -247,8 +181,7 @@ class Deduplication(Timed):
         header = message.header
         if self._needle not in header:
             return None
-        self._broker.work += _KEY_WORK + (len(header) >> _DECODE_SHIFT)
-        headers = self._broker.decode_headers(message)
+        headers = self._broker.read_headers(message, _KEY_WORK)
         value = headers.get(self._header)
         if value is None:
             return None
@@ -268,7 +201,7 @@ class Deduplication(Timed):
     def _find_first(self, message: Message, stored: bool) -> _Chunk | None:
         """Return the chunk with the key of a message, None if it is no duplicate."""
         key = self.key_of(message)
-        place = None if key is None else self._tables[key.digest[0] % _TABLES].get(key.digest)
+        place = None if key is None else self._places.get(key.digest)
         if place is None:
             return None
         chunk = self._chunks[place >> _CHUNK_SHIFT]
@@ -285,9 +218,9 @@ class Deduplication(Timed):
         chunk = self._find_first(message, stored)
         if chunk is None:
             return False
-        if message.row is None and chunk.batch > self._log.committed:
-            message.row = self._row
-            message.slot = -1
+        row = self._row
+        if row is not None and chunk.batch > self._log.committed:
+            message.count_as_stored_with(row)
         self.dropped += 1
         return True
 
@@ -302,18 +235,16 @@ class Deduplication(Timed):
         if key is None:
             return
         digest = key.digest
-        table = self._tables[digest[0] % _TABLES]
-        before = table.get(digest)
+        before = self._places.get(digest)
         if before is not None:
             self._remove(before)
-        elif self._count >= self._max_keys:
+        elif len(self._places) >= self._max_keys:
             self._forget_oldest()
         chunk = self._stored if stored else self._transient
         if chunk is None or len(chunk) >= _CHUNK_KEYS:
             chunk = self._begin(stored)
         end = self._broker.timers.now() + key.lifetime if key.lifetime else NEVER
-        table[digest] = chunk.number << _CHUNK_SHIFT | chunk.add(digest, end, entry.seq)
-        self._count += 1
+        self._places.put(digest, chunk.number << _CHUNK_SHIFT | chunk.add(digest, end, entry.seq))
         if stored:
             chunk.batch = self._log.filling
             self._row = entry.message.row
@@ -326,26 +257,20 @@ class Deduplication(Timed):
         key = self.key_of(entry.message)
         if key is None:
             return
-        table = self._tables[key.digest[0] % _TABLES]
-        place = table.get(key.digest)
+        place = self._places.get(key.digest)
         if place is None:
             return
         if self._chunks[place >> _CHUNK_SHIFT].get(place & (_CHUNK_KEYS - 1))[2] == entry.seq:
-            del table[key.digest]
+            self._places.pop(key.digest)
             self._remove(place)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest key."""
         chunk = self._oldest()
         assert chunk is not None
-        while True:
-            digest, end, _ = chunk.get(chunk.first)
-            place = chunk.number << _CHUNK_SHIFT | chunk.first
-            chunk.first += 1
-            if end:
-                del self._tables[digest[0] % _TABLES][digest]
-                self._remove(place)
-                return
+        digest, index = chunk.oldest()
+        self._places.pop(digest)
+        self._remove(chunk.number << _CHUNK_SHIFT | index)
 
     # Chunks
 
@@ -362,24 +287,19 @@ class Deduplication(Timed):
         chunk = _Chunk(number, metadata.make_key(self._owner, str(number)) if stored else "")
         self._next = number + 1
         self._chunks[number] = chunk
-        self._order.append(number)
+        self._records += stored
         return chunk
 
     def _oldest(self) -> _Chunk | None:
         """Return the oldest chunk, None if there is none."""
-        order = self._order
-        while order:
-            chunk = self._chunks.get(order[0])
-            if chunk is not None:
-                return chunk
-            order.popleft()
+        for chunk in self._chunks.values():
+            return chunk
         return None
 
     def _remove(self, place: int) -> None:
         """Remove a key from its chunk."""
         chunk = self._chunks[place >> _CHUNK_SHIFT]
         chunk.remove(place & (_CHUNK_KEYS - 1))
-        self._count -= 1
         if not chunk.live:
             self._drop_chunk(chunk)
         elif chunk.name:
@@ -396,9 +316,8 @@ class Deduplication(Timed):
         elif chunk is self._transient:
             self._transient = None
         if chunk.name:
+            self._records -= 1
             self._log.put(metadata.DEDUPLICATION, chunk.name, None)
-        if len(self._order) > 2 * len(self._chunks) + _TABLES:
-            self._order = deque([number for number in self._order if number in self._chunks])
 
     # Expiry
 
@@ -425,36 +344,32 @@ class Deduplication(Timed):
         for index in range(len(chunk)):
             digest, end, _ = chunk.get(index)
             if end:
-                del self._tables[digest[0] % _TABLES][digest]
-        self._count -= chunk.live
+                self._places.pop(digest)
         self._drop_chunk(chunk)
 
     def clear(self) -> Iterator[int]:
         """Forget all keys at once. The returned steps remove them from the log, and release their memory."""
         self._broker.timers.cancel(self)
-        chunks = list(self._chunks.values())
-        tables = self._tables
-        self._tables = [{} for _ in range(_TABLES)]
-        self._count = 0
-        self._chunks = {}
-        self._order = deque()
+        chunks, places = self._chunks, self._places
+        self._places = Table()
+        self._chunks = OrderedDict()
         self._stored = None
         self._transient = None
         mark = ""
-        if any(chunk.name for chunk in chunks):
+        if self._records:
             # A start before the last step ignores the chunks below this number.
             mark = metadata.make_key(self._owner, str(-self._next))
             self._log.put(metadata.DEDUPLICATION, mark, b"")
-        return self._releasing(chunks, tables, mark)
+            self._records = 0
+        return self._releasing(chunks, places, mark)
 
-    def _releasing(self, chunks: list[_Chunk], tables: list[dict[bytes, int]], mark: str) -> Iterator[int]:
+    def _releasing(self, chunks: OrderedDict[int, _Chunk], places: Table[bytes, int], mark: str) -> Iterator[int]:
         while chunks:
-            chunk = chunks.pop()
+            chunk = chunks.popitem()[1]
             if chunk.name:
                 self._log.put(metadata.DEDUPLICATION, chunk.name, None)
             yield 1
-        while tables:
-            yield 1 + (len(tables.pop()) >> _RELEASE_SHIFT)
+        yield from places.releasing()
         if mark:
             self._log.put(metadata.DEDUPLICATION, mark, None)
 
@@ -470,8 +385,7 @@ class Deduplication(Timed):
                 continue
             chunk = self._add_chunk(number, True)
             for digest, index in chunk.load(metadata.unpack(records[number])["keys"], now):
-                self._tables[digest[0] % _TABLES][digest] = number << _CHUNK_SHIFT | index
-            self._count += chunk.live
+                self._places.put(digest, number << _CHUNK_SHIFT | index)
             if not chunk.live:
                 self._drop_chunk(chunk)
         self._next = max(self._next, begin)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.message import Entry, Message, Overlay
-from leveret.broker.queues.deduplication import Deduplication, DeduplicationSettings
+from leveret.broker.queues.deduplication import Deduplication
+from leveret.broker.queues.deduplication_settings import DeduplicationSettings
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
@@ -22,32 +23,31 @@ KEYS: Final = "leveret.keys"
 DUPLICATES: Final = "leveret.duplicates"
 
 
-class Duplicates(HiddenQueue):
-    """Drops duplicates."""
-
-    def __init__(self, vhost: Vhost, keys: Deduplication, durable: bool) -> None:
-        super().__init__(vhost, 0, DUPLICATES, False, None, False, {}, QueueSettings({}, {}))
-        self._keys = keys
-        self._durable = durable
+class _WithoutEntries(HiddenQueue):
+    """A hidden queue that handles a message when it is prepared."""
 
     def push(self, message: Message) -> bool:
         self.prepare_publish(message)
         return True
 
-    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        return Entry(self, message, seq)
+    def insert_new(self, entry: Entry) -> None:
+        """Do nothing: the message was handled when the entry was prepared."""
+
+
+class Duplicates(_WithoutEntries):
+    """Drops duplicates."""
+
+    def __init__(self, vhost: Vhost, keys: Deduplication, durable: bool) -> None:
+        super().__init__(QueueDefinition(vhost, 0, DUPLICATES))
+        self._keys = keys
+        self._durable = durable
 
     def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
         self._keys.drop(message, self._durable and message.persistent)
         return None
 
-    def insert_new(self, entry: Entry) -> None:
-        """Do nothing: there are no entries."""
 
-
-class ExchangeKeys(HiddenQueue):
+class ExchangeKeys(_WithoutEntries):
     """Notes the keys of the messages of one exchange.
 
     keys        the keys
@@ -57,7 +57,7 @@ class ExchangeKeys(HiddenQueue):
     observes: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, exchange: Exchange, settings: DeduplicationSettings) -> None:
-        super().__init__(vhost, 0, KEYS, False, None, False, {}, QueueSettings({}, {}))
+        super().__init__(QueueDefinition(vhost, 0, KEYS))
         self.keys = Deduplication(self.broker, exchange.id, settings)
         self.duplicates = Duplicates(vhost, self.keys, exchange.durable)
         self._exchange = exchange.name
@@ -69,15 +69,6 @@ class ExchangeKeys(HiddenQueue):
 
     def drops_all(self, message: Message) -> bool:
         return message.exchange == self._exchange and self.keys.drop(message, self._durable and message.persistent)
-
-    def push(self, message: Message) -> bool:
-        self.prepare_publish(message)
-        return True
-
-    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        return Entry(self, message, seq)
 
     def prepare_publish(self, message: Message, overlay: Overlay | None = None) -> Entry | None:
         if self.deleted or self.is_duplicate(message):
@@ -92,9 +83,6 @@ class ExchangeKeys(HiddenQueue):
 
     def unpublish(self, message: Message) -> None:
         self.keys.forget(Entry(self, message, self.next_seq - 1))
-
-    def insert_new(self, entry: Entry) -> None:
-        """Do nothing: the key was noted when the entry was prepared."""
 
     def can_deliver_now(self, message: Message) -> bool:
         return False

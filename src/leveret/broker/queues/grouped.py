@@ -17,28 +17,32 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
+from leveret.broker.consumer import Scope
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.backlog import MOVED_SHIFT, SEQ
-from leveret.broker.queues.classic.dispatcher import is_wanted
-from leveret.broker.queues.ordered import RELEASE_SHIFT, RELEASED, OrderedDispatcher, OrderedQueue, releasing
+from leveret.broker.queues.classic.searching import is_wanted
+from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
-from leveret.broker.values import FieldTable, Frozen, compact_key
+from leveret.broker.queues.releasing import releasing, releasing_blocks
+from leveret.broker.table import RELEASED, Table
+from leveret.broker.values import Frozen, compact_key
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
 KEY: Final = "x-group-key"
 # The value of the argument for the property of AMQP 1.0, which JMS calls JMSXGroupID.
 GROUP_ID: Final = "group-id"
-# Units of work to insert a message, and bytes of its headers (as a power of two) that are decoded in one unit.
-INSERT_WORK: Final = 5
-DECODE_SHIFT: Final = 6
+
+
+# Stands for the consumers of entries that were acquired before a start.
+UNKNOWN: Final = Scope()
 
 
 class _Holder:
@@ -49,16 +53,44 @@ class _Holder:
     groups    number of groups that it holds
     own       the first ready entry of each of these groups
     shown     the first one of `own`, if it is in the order of delivery
+    epoch     number of purges before the entries of `own` were added; after another one they are no longer in the queue
     """
 
-    __slots__ = ("consumer", "groups", "key", "own", "shown")
+    __slots__ = ("consumer", "epoch", "groups", "key", "own", "shown")
 
-    def __init__(self, key: object, consumer: Consumer | None) -> None:
+    def __init__(self, key: object, consumer: Consumer | None, epoch: int) -> None:
         self.key = key
         self.consumer = consumer
         self.groups = 0
         self.own = Blocks(SEQ)
         self.shown: Entry | None = None
+        self.epoch = epoch
+
+    def may_have_credit(self) -> bool:
+        """Return whether it is a consumer that may have credit."""
+        consumer = self.consumer
+        return consumer is not None and not consumer.parked and not consumer.left
+
+    def count_held(self) -> None:
+        """Count another group that it holds."""
+        self.groups += 1
+
+    def release(self) -> bool:
+        """Hold one group less. Return whether it holds none now."""
+        self.groups -= 1
+        return not self.groups
+
+    def show(self, entry: Entry | None) -> None:
+        """Note the entry of `own` that is in the order of delivery."""
+        self.shown = entry
+
+    def clear(self, epoch: int) -> list[list[Entry]]:
+        """Forget its entries, which were purged. Return them in blocks."""
+        blocks = self.own.blocks
+        self.own = Blocks(SEQ)
+        self.shown = None
+        self.epoch = epoch
+        return blocks
 
 
 class _Group:
@@ -81,6 +113,15 @@ class _Group:
         self.unacked = 0
         self.holder: _Holder | None = None
         self.epoch = epoch
+
+    def add_first(self, entry: Entry) -> None:
+        """Add a ready entry before all others."""
+        first = self.first
+        if first is not None:
+            if self.later is None:
+                self.later = deque()
+            self.later.appendleft(first)
+        self.first = entry
 
     def add_later(self, entry: Entry) -> int:
         """Add a ready entry behind the first one. Return the units of work."""
@@ -117,12 +158,41 @@ class _Group:
                 self.later = None
         return self.first
 
+    def hold(self, holder: _Holder) -> None:
+        """Give a free group to a holder."""
+        self.holder = holder
+        holder.count_held()
 
-def _releasing_entries(entries: deque[Entry]) -> Iterator[int]:
-    while entries:
-        for _ in range(min(len(entries), RELEASED)):
-            entries.pop()
-        yield RELEASED >> RELEASE_SHIFT
+    def count_unacked(self) -> None:
+        self.unacked += 1
+
+    def count_settled(self) -> _Holder | None:
+        """Note that an unacked entry is settled or requeued. After the last one, the group is free: return its holder."""
+        self.unacked -= 1
+        if self.unacked:
+            return None
+        holder = self.holder
+        self.holder = None
+        return holder
+
+    def clear(self, epoch: int) -> deque[Entry]:
+        """Forget the ready entries, which were purged. Return those behind the first one."""
+        later = self.later
+        self.first = self.later = None
+        self.epoch = epoch
+        return deque() if later is None else later
+
+
+def _releasing_holders(holders: dict[object, _Holder]) -> Iterator[int]:
+    while holders:
+        yield 1
+        yield from releasing_blocks(holders.popitem()[1].own.blocks)
+
+
+def _releasing_groups(groups: Table[Frozen, _Group], epoch: int) -> Iterator[int]:
+    for group in groups.drain():
+        yield 1
+        yield from releasing(group.clear(epoch))
 
 
 class _Dispatcher(OrderedDispatcher):
@@ -137,9 +207,9 @@ class _Dispatcher(OrderedDispatcher):
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
         super().__init__(broker, single_active, SEQ, 0)
-        self.groups: dict[Frozen, _Group] = {}
-        self.ready_groups: dict[int, _Group] = {}
-        self.unacked_groups: dict[int, _Group] = {}
+        self.groups: Table[Frozen, _Group] = Table()
+        self.ready_groups: Table[int, _Group] = Table()
+        self.unacked_groups: Table[int, _Group] = Table()
         self.holders: dict[object, _Holder] = {}
         self.epoch = 0
 
@@ -150,23 +220,43 @@ class _Dispatcher(OrderedDispatcher):
 
     def has(self, entry: Entry) -> bool:
         """Return whether a ready entry was inserted."""
-        return entry.seq in self.ready_groups or self.order.find(entry.seq) is not None
+        return self.ready_groups.get(entry.seq) is not None or self.order.find(entry.seq) is not None
 
     def insert(self, entry: Entry, key: Frozen) -> None:
         """Add a ready entry; its key is None if it has no group."""
         if key is None:
             self.offer(entry)
             return
+        self._add(entry, self._group_of(key))
+
+    def _group_of(self, key: Frozen) -> _Group:
+        """Return the group with a key."""
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = _Group(key, self.epoch)
+            group = _Group(key, self.epoch)
+            self.groups.put(key, group)
         elif group.epoch != self.epoch:
             self._renew(group)
-        self._add(entry, group)
+        return group
+
+    def hold(self, entry: Entry, key: Frozen) -> None:
+        """Hold the group of an entry that is acquired again; its key is None if it has no group."""
+        if key is None or self.unacked_groups.get(entry.seq) is not None:
+            return
+        group = self._group_of(key)
+        if group.holder is None:
+            first = group.first
+            if first is not None:
+                self._withdraw(group, first)
+            group.hold(self._holder_of(UNKNOWN, None))
+            if first is not None:
+                self._offer_first(group)
+        group.count_unacked()
+        self.unacked_groups.put(entry.seq, group)
 
     def put_back(self, entry: Entry) -> bool:
         """Add an unacked entry that is requeued. Return False if it is of no group, or its group is unknown."""
-        group = self.unacked_groups.pop(entry.seq, None)
+        group = self.unacked_groups.pop(entry.seq)
         if group is None:
             return False
         if group.epoch != self.epoch:
@@ -176,12 +266,12 @@ class _Dispatcher(OrderedDispatcher):
         return True
 
     def settled(self, entry: Entry) -> None:
-        group = self.unacked_groups.pop(entry.seq, None)
+        group = self.unacked_groups.pop(entry.seq)
         if group is not None:
             self._count_settled(group)
 
     def forget(self, entry: Entry) -> None:
-        group = self.ready_groups.pop(entry.seq, None)
+        group = self.ready_groups.pop(entry.seq)
         if group is None:
             self.order.discard(entry)
             self.settled(entry)
@@ -193,69 +283,67 @@ class _Dispatcher(OrderedDispatcher):
         if group.advance() is not None:
             self._offer_first(group)
         elif not group.unacked:
-            del self.groups[group.key]
+            self.groups.pop(group.key)
 
     def forget_ready(self) -> Iterator[int]:
         self.epoch += 1
         ready = self.ready_groups
-        self.ready_groups = {}
-        for holder in self.holders.values():
-            holder.own = Blocks(SEQ)
-            holder.shown = None
-        return chain(self.forget_order(SEQ), self._renewing(), releasing(ready))
+        self.ready_groups = Table()
+        return chain(self.forget_order(SEQ), self._renewing(self.groups), ready.releasing())
 
-    def _renewing(self) -> Iterator[int]:
-        """Forget the purged entries of all groups in steps."""
-        for group in list(self.groups.values()):
-            if group.epoch != self.epoch:
-                self._renew(group)
-                if not group.unacked:
-                    self.groups.pop(group.key, None)
-            yield 1
+    def _renewing(self, groups: Table[Frozen, _Group]) -> Iterator[int]:
+        """Forget the purged entries of all groups, and of their holders, in steps."""
+        for piece in groups.pieces():
+            for group in piece:
+                if group.holder is not None:
+                    self._renew_holder(group.holder)
+                if group.epoch != self.epoch:
+                    self._renew(group)
+                if group.first is None and not group.unacked and groups.get(group.key) is group:
+                    groups.pop(group.key)
+                yield 1
 
     def _renew(self, group: _Group) -> None:
         """Forget the ready entries of a group, which were purged."""
-        later = group.later
-        group.first = group.later = None
-        group.epoch = self.epoch
-        if later is not None:
-            self.broker.jobs.removals.add(_releasing_entries(later))
+        later = group.clear(self.epoch)
+        if len(later) > RELEASED:
+            self.broker.jobs.removals.add(releasing(later))
+
+    def _renew_holder(self, holder: _Holder) -> None:
+        """Forget the entries of a holder if they were purged."""
+        if holder.epoch != self.epoch:
+            blocks = holder.clear(self.epoch)
+            if len(blocks) > 1:
+                self.broker.jobs.removals.add(releasing_blocks(blocks))
 
     def _add(self, entry: Entry, group: _Group) -> None:
         """Add a ready entry to its group."""
-        self.ready_groups[entry.seq] = group
+        self.ready_groups.put(entry.seq, group)
         first = group.first
         if first is not None:
             if first.seq < entry.seq:
                 self.broker.work += group.add_later(entry)
                 return
             self._withdraw(group, first)
-            if group.later is None:
-                group.later = deque()
-            group.later.appendleft(first)
-        group.first = entry
+        group.add_first(entry)
         self._offer_first(group)
 
     def _count_settled(self, group: _Group) -> None:
         """Note that an unacked entry of a group is settled or requeued. After the last one, the group is free."""
-        group.unacked -= 1
-        if group.unacked:
-            return
         if group.epoch != self.epoch:
             self._renew(group)
         first = group.first
-        if first is not None:
+        if group.unacked == 1 and first is not None:
             self._withdraw(group, first)
-        holder = group.holder
-        group.holder = None
-        if holder is not None:
-            holder.groups -= 1
-            if not holder.groups:
-                del self.holders[holder.key]
+        holder = group.count_settled()
+        if holder is None:
+            return
+        if holder.release():
+            del self.holders[holder.key]
         if first is not None:
             self.offer(first)
         else:
-            del self.groups[group.key]
+            self.groups.pop(group.key)
 
     # The order of delivery
 
@@ -267,6 +355,7 @@ class _Dispatcher(OrderedDispatcher):
         if holder is None:
             self.offer(first)
             return
+        self._renew_holder(holder)
         holder.own.add(first)
         if holder.consumer is None:
             self.reopen(first.seq)
@@ -281,22 +370,25 @@ class _Dispatcher(OrderedDispatcher):
             return
         holder.own.discard(first)
         if holder.shown is first:
-            self.order.discard(first)
-            holder.shown = None
+            self._hide(holder, first)
             self._show(holder)
 
     def _show(self, holder: _Holder) -> None:
         """Offer a consumer the first ready entry of the groups that it holds, if it may have credit."""
-        consumer = holder.consumer
         first = holder.own.first()
         shown = holder.shown
-        if first is shown or consumer is None or consumer.parked or consumer.left:
+        if first is shown or not holder.may_have_credit():
             return
         if shown is not None:
-            self.order.discard(shown)
-        holder.shown = first
+            self._hide(holder, shown)
         if first is not None:
+            holder.show(first)
             self.offer(first)
+
+    def _hide(self, holder: _Holder, shown: Entry) -> None:
+        """Offer a consumer the entries of the groups that it holds no longer."""
+        self.order.discard(shown)
+        holder.show(None)
 
     def taker_of(self, queue: ClassicQueue, entry: Entry) -> Consumer | None:
         group = self.ready_groups.get(entry.seq)
@@ -307,11 +399,10 @@ class _Dispatcher(OrderedDispatcher):
         consumer = holder.consumer
         if consumer is None:
             return None
-        if not (consumer.parked or consumer.left) and not consumer.has_credit_for(entry.message.size):
+        if holder.may_have_credit() and not consumer.has_credit_for(entry.message.size):
             self.park(consumer)
-        if consumer.parked or consumer.left:
-            self.order.discard(entry)
-            holder.shown = None
+        if not holder.may_have_credit():
+            self._hide(holder, entry)
             return None
         overlay = entry.overlay
         if not consumer.wants(entry.message, entry) or (overlay is not None and consumer.scope in overlay.refused):
@@ -319,29 +410,35 @@ class _Dispatcher(OrderedDispatcher):
         return consumer
 
     def acquire(self, queue: ClassicQueue, entry: Entry, holder: object, consumer: Consumer | None, no_ack: bool) -> None:
-        group = None if no_ack else self.ready_groups.pop(entry.seq, None)
+        group = None if no_ack else self.ready_groups.pop(entry.seq)
         if group is None:
             super().acquire(queue, entry, holder, consumer, no_ack)
             return
         queue.ready.backlog.take(entry)
         self._withdraw(group, entry)
         if group.holder is None:
-            found = self.holders.get(holder)
-            if found is None:
-                found = self.holders[holder] = _Holder(holder, consumer)
-            found.groups += 1
-            group.holder = found
-        group.unacked += 1
-        self.unacked_groups[entry.seq] = group
+            group.hold(self._holder_of(holder, consumer))
+        group.count_unacked()
+        self.unacked_groups.put(entry.seq, group)
         if group.advance() is not None:
             self._offer_first(group)
+
+    def _holder_of(self, key: object, consumer: Consumer | None) -> _Holder:
+        """Return the holder for a consumer or scope."""
+        holder = self.holders.get(key)
+        if holder is None:
+            holder = self.holders[key] = _Holder(key, consumer, self.epoch)
+        return holder
 
     # basic.get
 
     def next_for(self, scope: object | None, place: int) -> Entry | None:
         entry = super().next_for(scope, place)
         holder = self.holders.get(scope)
-        own = None if holder is None else holder.own.after(place)
+        if holder is None:
+            return entry
+        self._renew_holder(holder)
+        own = holder.own.after(place)
         return own if own is not None and (entry is None or own.seq < entry.seq) else entry
 
     def may_get(self, entry: Entry, audience: int, scope: object | None) -> bool:
@@ -355,69 +452,80 @@ class _Dispatcher(OrderedDispatcher):
         is_served = super().unpark(consumer)
         holder = self.holders.get(consumer)
         if holder is not None:
+            self._renew_holder(holder)
             self._show(holder)
         return is_served
 
     def clear(self) -> list[Consumer]:
         # The queue is deleted, and freed at once without these references to itself.
-        self.groups = {}
-        self.ready_groups = {}
-        self.unacked_groups = {}
+        tables = self.ready_groups.releasing(), self.unacked_groups.releasing()
+        removals = self.broker.jobs.removals
+        removals.add(chain(*tables, _releasing_groups(self.groups, self.epoch), _releasing_holders(self.holders)))
+        self.groups = Table()
+        self.ready_groups = Table()
+        self.unacked_groups = Table()
         self.holders = {}
         return super().clear()
 
     def could_take(self, message: Message, key: Frozen) -> bool | None:
         """Return whether the holder of a group would get a new message at once; None if the group is free."""
         group = self.groups.get(key)
-        if group is None or (group.epoch != self.epoch and not group.unacked):
+        if group is None:
             return None
+        if group.epoch != self.epoch:
+            self._renew(group)
         holder = group.holder
-        if group.first is not None or holder is None:
+        if group.first is not None:
             return False
+        if holder is None:
+            return None
         consumer = holder.consumer
         return (
             consumer is not None
-            and not consumer.left
-            and not consumer.parked
+            and holder.may_have_credit()
             and consumer.has_credit_for(message.size)
             and consumer.wants(message, None)
         )
 
 
 class GroupedQueue(OrderedQueue):
-    """One queue of one vhost with message groups. `header` is the name of the header with the group."""
+    """One queue of one vhost with message groups."""
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a queue with message groups, which stick to one consumer"}
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        grouping = _Dispatcher(vhost.broker, settings.single_active_consumer)
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings, grouping)
+    def __init__(self, definition: QueueDefinition) -> None:
+        grouping = _Dispatcher(definition.vhost.broker, definition.settings.single_active_consumer)
+        super().__init__(definition, grouping, KEY)
         self.grouping = grouping
-        self.header: str = settings.known[KEY]
 
     def _key_of(self, message: Message) -> Frozen:
         """Return the group of a message, None if it has none."""
-        broker = self.broker
-        broker.work += INSERT_WORK + (len(message.header) >> DECODE_SHIFT)
-        value = broker.decode_headers(message).get(self.header)
+        value = self.read_headers(message).get(self.header)
         if value is None and self.header == GROUP_ID:
-            value = broker.property_of(message, GROUP_ID)
+            value = self.broker.property_of(message, GROUP_ID)
         key = compact_key(value)
         return None if key == "" else key
 
     def index(self, entry: Entry) -> None:
         if not self.grouping.has(entry):
             self.grouping.insert(entry, self._key_of(entry.message))
+
+    def settle(self, entry: Entry) -> None:
+        super().settle(entry)
+        self._serve_others()
+
+    def archive(self, entry: Entry) -> None:
+        super().archive(entry)
+        self._serve_others()
+
+    def _serve_others(self) -> None:
+        """Deliver to other consumers at the end of the turn: the group of an entry that has left may be free."""
+        if self.dispatcher.ring:
+            self.activate()
+
+    def note_reacquired(self, entry: Entry) -> None:
+        if not self.deleted:
+            self.grouping.hold(entry, self._key_of(entry.message))
 
     def put_back(self, entry: Entry) -> None:
         if not self.grouping.put_back(entry):

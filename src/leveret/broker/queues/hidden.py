@@ -5,7 +5,7 @@ from __future__ import annotations
 from leveret.broker import settlement
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.rings import Rings
 
@@ -24,6 +24,13 @@ class HiddenQueue(Queue):
     @property
     def consumers(self) -> Rings:
         return Rings(self.broker, False)
+
+    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        entry = Entry(self, message, seq)
+        entry.overlay = overlay
+        return entry
 
     def can_deliver_now(self, message: Message) -> bool:
         return True

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.message import Entry, Message, Overlay, expires_at
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class HistoryQueue(HiddenQueue):
     observes: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, length: int) -> None:
-        super().__init__(vhost, 0, NAME, False, None, False, {}, QueueSettings({}, {}))
+        super().__init__(QueueDefinition(vhost, 0, NAME))
         self._length = length
         self._kept: deque[Entry] = deque()
         self._bytes = 0
@@ -43,13 +43,6 @@ class HistoryQueue(HiddenQueue):
     def push(self, message: Message) -> bool:
         self._keep(message, None)
         return True
-
-    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        entry = Entry(self, message, seq)
-        entry.overlay = overlay
-        return entry
 
     def insert_new(self, entry: Entry) -> None:
         self._keep(entry.message, entry.overlay)

@@ -12,20 +12,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AVAILABLE, Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.loading import Waiting
-from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.metadata import Record
+    from leveret.broker.queues.definition import QueueDefinition
     from leveret.broker.streams.recovery import StreamRecords
-    from leveret.broker.vhost import Vhost
 
 logger = logging.getLogger("leveret.broker")
 
@@ -51,18 +49,8 @@ class IndexedQueue(ClassicQueue):
 
     pageable: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    def __init__(self, definition: QueueDefinition) -> None:
+        super().__init__(definition)
         self.coming: deque[Entry] = deque()
 
     def _has_guards(self) -> bool:

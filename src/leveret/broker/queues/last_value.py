@@ -11,18 +11,21 @@ nothing until it has read all of them for their keys.
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.queue_type import QueueType
+from leveret.broker.queues.releasing import releasing
+from leveret.broker.table import Table
 from leveret.broker.values import FieldTable, Frozen, compact_key
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
 KEY: Final = "x-last-value-key"
 DEFAULT_KEY: Final = "qpid.LVQ_key"
@@ -30,9 +33,8 @@ DEFAULT_KEY: Final = "qpid.LVQ_key"
 REPLACED: Final = "replaced"
 # Number of keys that a drain checks for entries that have left the queue.
 CHECKED_KEYS: Final = 1000
-# Units of work of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
+# Units of work of a message.
 INSERT_WORK: Final = 3
-DECODE_SHIFT: Final = 6
 # Number of recent messages whose keys are cached.
 RECENT: Final = 8
 # Length of headers that are searched for the name of the key before they are decoded.
@@ -57,8 +59,7 @@ class _Keys:
             header = message.header
             if len(header) <= SHORT_HEADER and needle not in header:
                 return None
-            broker.work += len(header) >> DECODE_SHIFT
-            headers = self.headers = broker.decode_headers(message)
+            headers = self.headers = broker.read_headers(message, 0)
         value = headers.get(name)
         key = by_name[name] = compact_key(value)
         return key
@@ -78,21 +79,11 @@ class LastValueQueue(IndexedQueue):
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     replacing: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
-        self.header: str = settings.known.get(KEY, DEFAULT_KEY)
+    def __init__(self, definition: QueueDefinition) -> None:
+        super().__init__(definition)
+        self.header: str = definition.settings.known.get(KEY, DEFAULT_KEY)
         self.needle = self.header.encode("utf-8", "surrogateescape")
-        self.latest: dict[Frozen, Entry] = {}
+        self.latest: Table[Frozen, Entry] = Table()
         self.keys: deque[Frozen] = deque()
 
     def _key_of(self, message: Message) -> Frozen:
@@ -142,7 +133,7 @@ class LastValueQueue(IndexedQueue):
             if before.seq > entry.seq:
                 return False
             self._drop(before)
-        self.latest[key] = entry
+        self.latest.put(key, entry)
         return True
 
     def _drop(self, entry: Entry) -> None:
@@ -179,8 +170,9 @@ class LastValueQueue(IndexedQueue):
                     self.broker.jobs.deferred.add(self)
                 return
             key = self.keys.popleft()
-            if latest[key].state == ARCHIVED:
-                del latest[key]
+            entry = latest.get(key)
+            if entry is None or entry.state == ARCHIVED:
+                latest.pop(key)
                 forgotten += 1
             else:
                 self.keys.append(key)
@@ -196,8 +188,10 @@ class LastValueQueue(IndexedQueue):
         return count
 
     def _forget_all(self) -> None:
-        self.latest = {}
+        latest, keys = self.latest, self.keys
+        self.latest = Table()
         self.keys = deque()
+        self.broker.jobs.removals.add(chain(latest.releasing(), releasing(keys)))
 
     def index(self, entry: Entry) -> None:
         self._keep_latest(entry)

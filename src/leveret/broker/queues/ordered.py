@@ -11,31 +11,30 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, AVAILABLE, Entry, expires_at
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
-from leveret.broker.queues.classic.dispatcher import Dispatcher, is_wanted
+from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.expiry import EXPIRED
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.classic.searching import NextTurn, is_wanted
 from leveret.broker.queues.indexed import IndexedQueue
-from leveret.broker.queues.loading import Waiting
+from leveret.broker.queues.releasing import releasing_blocks
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
+    from leveret.broker.message import Message
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
-# Units of work to deliver a message, to requeue one, and to pass one that a `get` must not return.
+# Units of work to insert a message, to deliver one, to requeue one, and to pass one that a `get` must not return.
+INSERT_WORK: Final = 5
 DELIVER_WORK: Final = 6
 REQUEUE_WORK: Final = 6
 PASS_WORK: Final = 3
-# Objects that are released in one step, and that are released in 1 µs (as a power of two).
-RELEASED: Final = 512
-RELEASE_SHIFT: Final = 4
 # Places of `passed` (as a power of two) that are compared in 1 µs.
 PASSED_SHIFT: Final = 4
 # Number of scopes for which `get` notes how far it has looked.
@@ -77,16 +76,6 @@ class _ReadyList(ReadyList):
         if level is None:
             level = levels[priority] = _Backlog(raw)
         return level
-
-
-class _NextTurn(Waiting):
-    """Notifies the callers of `get` that have to look further in the next turn."""
-
-    def __init__(self, dispatcher: OrderedDispatcher) -> None:
-        self.dispatcher = dispatcher
-
-    def loaded(self) -> None:
-        self.dispatcher.notify_waiting()
 
 
 class OrderedDispatcher(Dispatcher):
@@ -227,7 +216,7 @@ class OrderedDispatcher(Dispatcher):
             entry = self.next_for(scope, passed[key])
             if entry is not None and looked and broker.work > STEP_WORK:
                 broker.jobs.deferred.add(queue)
-                broker.jobs.deferred.wait(queue, _NextTurn(self))
+                broker.jobs.deferred.wait(queue, NextTurn(self))
                 return None
             if entry is None or (not self._drop_expired(queue, entry) and self.may_get(entry, audience, scope)):
                 break
@@ -254,49 +243,35 @@ class OrderedDispatcher(Dispatcher):
         self.order = Blocks(key)
         self.offered = self.lowest
         self.passed = {}
-        return _releasing_blocks(blocks)
-
-
-def _releasing_blocks(blocks: list[list[Entry]]) -> Iterator[int]:
-    while blocks:
-        yield len(blocks.pop()) >> RELEASE_SHIFT
-
-
-def releasing(objects: dict[Any, Any]) -> Iterator[int]:
-    """Release the objects of a dictionary in steps."""
-    while objects:
-        for _ in range(min(len(objects), RELEASED)):
-            objects.popitem()
-        yield RELEASED >> RELEASE_SHIFT
+        return releasing_blocks(blocks)
 
 
 class OrderedQueue(IndexedQueue):
     """A queue of one vhost that does not deliver in the order of arrival.
 
-    `ordering` is the dispatcher of the queue.
+    ordering  the dispatcher of the queue
+    header    the name of the header that determines the order, which is the value of the argument `key`
     """
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-        dispatcher: OrderedDispatcher,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    def __init__(self, definition: QueueDefinition, dispatcher: OrderedDispatcher, key: str) -> None:
+        super().__init__(definition)
         # All priorities are one level.
-        self.ready = _ReadyList(vhost, 0, self.pageable)
+        self.ready = _ReadyList(self.vhost, 0, self.pageable)
         self.ordering = dispatcher
         self.dispatcher = dispatcher
+        self.header: str = definition.settings.known[key]
+
+    def read_headers(self, message: Message) -> FieldTable:
+        """Return the headers of a message that is inserted."""
+        return self.broker.read_headers(message, INSERT_WORK)
 
     @abstractmethod
     def put_back(self, entry: Entry) -> None:
         """Add an acquired entry that is requeued to the order of delivery."""
+
+    def hold(self, entry: Entry, due: int) -> None:
+        self.ordering.settled(entry)  # one that is delivered again after a delay gets a new place then
+        super().hold(entry, due)
 
     def _note_inserted(self, entry: Entry) -> None:
         self.index(entry)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from leveret.broker.metadata import Record
     from leveret.broker.policies import Policy
     from leveret.broker.queues.deduplication import Deduplication
+    from leveret.broker.queues.definition import QueueDefinition
     from leveret.broker.queues.rings import Rings
     from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.streams.recovery import StreamRecords
-    from leveret.broker.vhost import Vhost
     from leveret.broker.watches import QueueWatch
 
 logger = logging.getLogger("leveret.broker")
@@ -97,25 +97,18 @@ class Queue(Destination):
     replacing: ClassVar[bool] = False
     announces_activity: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
+    def __init__(self, definition: QueueDefinition) -> None:
         # The log has no definition of an exclusive queue.
-        super().__init__(name, id, durable and exclusive_owner is None)
+        durable = definition.durable
+        super().__init__(definition.name, definition.id, durable and definition.exclusive_owner is None)
+        vhost = definition.vhost
+        settings = definition.settings
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
         self.durable = durable
-        self.lifetime = Lifetime(exclusive_owner, auto_delete)
-        self.arguments = arguments
+        self.lifetime = Lifetime(definition.exclusive_owner, definition.auto_delete)
+        self.arguments = definition.arguments
         # The settings from the arguments, and the settings in effect, which policies change.
         self.declared = settings
         self.settings = settings
@@ -168,6 +161,12 @@ class Queue(Destination):
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
 
+    def restore(self, entry: Entry) -> None:
+        """Restore an entry that was acquired before the broker stopped. Its consumer is unknown."""
+        settlement.restore(entry)
+        self.counters.count_restored(1)
+        self.note_reacquired(entry)
+
     def is_unindexed(self) -> bool:
         """Return whether its recovered entries are still being indexed, so that it delivers nothing (see `indexing`)."""
         return False
@@ -196,6 +195,8 @@ class Queue(Destination):
 
     def sample(self) -> tuple[int, ...]:
         """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
+        deduplication = self.deduplication
+        keys, dropped = (0, 0) if deduplication is None else deduplication.figures()
         gauges = (
             self.ready_count,
             self.delayed_count,
@@ -204,6 +205,8 @@ class Queue(Destination):
             self.ready_bytes,
             self.paging.memory(),
             len(self.consumers),
+            keys,
+            dropped,
             self.revision,
         )
         return self.counters.totals() + gauges
@@ -367,6 +370,9 @@ class Queue(Destination):
 
         An entry that `retries` stays in the queue.
         """
+
+    def note_reacquired(self, entry: Entry) -> None:
+        """Note that an unknown consumer has an entry again, after a start or because its settlement was undone."""
 
     # Operators
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.broker.arguments import (
     CLASSIC,
@@ -17,14 +17,11 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import grouped, last_value, sorted_queue
 from leveret.broker.queues.classic import queue as classic
 from leveret.broker.queues.classic import quorum
-from leveret.broker.queues.deduplication import queue_deduplication
+from leveret.broker.queues.deduplication_settings import queue_deduplication
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams import queue as stream
 from leveret.broker.values import FieldTable
-
-if TYPE_CHECKING:
-    from leveret.broker.vhost import Vhost
-
 
 _ALL: Final = (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE, sorted_queue.TYPE, grouped.TYPE)
 TYPES: Final = {queue_type.name: queue_type for queue_type in _ALL}
@@ -99,15 +96,6 @@ def parse_queue_arguments(
     return settings
 
 
-def make_queue(
-    vhost: Vhost,
-    id: int,
-    name: str,
-    durable: bool,
-    exclusive_owner: object | None,
-    auto_delete: bool,
-    arguments: FieldTable,
-    settings: QueueSettings,
-) -> Queue:
+def make_queue(definition: QueueDefinition) -> Queue:
     """Create a queue of the type in its settings."""
-    return TYPES[settings.type].make(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    return TYPES[definition.settings.type].make(definition)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.control import CONTROL
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RequestQueue(HiddenQueue):
     """The request queue of one vhost. It is empty after each turn; without a handler, requests are dropped."""
 
     def __init__(self, vhost: Vhost) -> None:
-        super().__init__(vhost, 0, CONTROL, False, None, False, {}, QueueSettings({}, {}))
+        super().__init__(QueueDefinition(vhost, 0, CONTROL))
         self.arrived: deque[Message] = deque()
 
     def push(self, message: Message) -> bool:
@@ -42,11 +42,6 @@ class RequestQueue(HiddenQueue):
             self.arrived.append(message)
             self.activate()
         return True
-
-    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        return Entry(self, message, seq)
 
     def insert_new(self, entry: Entry) -> None:
         """Accept a request that was published in a transaction."""

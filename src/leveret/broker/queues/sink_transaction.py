@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed
 from leveret.broker.jobs import Job
 from leveret.broker.log import Loaded, append_positions
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message, Overlay
+from leveret.broker.queues.definition import QueueDefinition
 from leveret.broker.queues.hidden import HiddenQueue
 from leveret.broker.streams.tracking import PUBLISHER_BYTES
 
@@ -117,7 +117,7 @@ class SinkTransaction(HiddenQueue):
     """
 
     def __init__(self, manager: SinkTransactions, id: int, uuid: str, user: str, app: str) -> None:
-        super().__init__(manager.vhost, id, app, True, None, False, {}, QueueSettings({}, {}))
+        super().__init__(QueueDefinition(manager.vhost, id, app, True))
         self.manager = manager
         self.uuid = uuid
         self.user = user

@@ -11,21 +11,19 @@ from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from leveret.broker.arguments import TEXT, Argument, QueueSettings
+from leveret.broker.arguments import TEXT, Argument
 from leveret.broker.message import Entry
 from leveret.broker.queues.capabilities import LEASE
-from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue, releasing
+from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
-from leveret.broker.values import FieldTable, FieldValue
+from leveret.broker.table import Table
+from leveret.broker.values import FieldValue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import Vhost
+    from leveret.broker.queues.definition import QueueDefinition
 
 KEY: Final = "x-sort-key"
-# Units of work to insert a message, and bytes of its headers (as a power of two) that are decoded in one unit.
-INSERT_WORK: Final = 5
-DECODE_SHIFT: Final = 6
 # Characters of a value that are compared.
 MAX_COMPARED: Final = 256
 
@@ -53,15 +51,15 @@ def order_of(value: FieldValue, seq: int) -> Place:
     return 4, repr(value)[:MAX_COMPARED], seq
 
 
-def _by(places: dict[int, Place]) -> Callable[[Entry], Place]:
-    return lambda entry: places[entry.seq]
+def _by(places: Table[int, Place]) -> Callable[[Entry], Place | None]:
+    return lambda entry: places.get(entry.seq)
 
 
 class _Dispatcher(OrderedDispatcher):
     """Delivery in the order of the values. `places` has the place of each entry in the queue, by its sequence number."""
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
-        places: dict[int, Place] = {}
+        places: Table[int, Place] = Table()
         super().__init__(broker, single_active, _by(places), LOWEST)
         self.places = places
 
@@ -70,49 +68,36 @@ class _Dispatcher(OrderedDispatcher):
 
     def insert(self, entry: Entry, place: Place) -> None:
         """Add a ready entry."""
-        self.places[entry.seq] = place
+        self.places.put(entry.seq, place)
         self.offer(entry)
 
     def forget(self, entry: Entry) -> None:
-        if entry.seq in self.places:
+        if self.places.get(entry.seq) is not None:
             self.order.discard(entry)
-            del self.places[entry.seq]
+            self.places.pop(entry.seq)
 
     def forget_ready(self) -> Iterator[int]:
         # Acquired entries get their places again when they are requeued.
         places = self.places
-        self.places = {}
-        return chain(self.forget_order(_by(self.places)), releasing(places))
+        self.places = Table()
+        return chain(self.forget_order(_by(self.places)), places.releasing())
 
 
 class SortedQueue(OrderedQueue):
-    """One sorted queue of one vhost. `header` is the name of the header with the value."""
+    """One sorted queue of one vhost."""
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a sorted queue, whose order of delivery changes while messages wait"}
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        sorting = _Dispatcher(vhost.broker, settings.single_active_consumer)
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings, sorting)
+    def __init__(self, definition: QueueDefinition) -> None:
+        sorting = _Dispatcher(definition.vhost.broker, definition.settings.single_active_consumer)
+        super().__init__(definition, sorting, KEY)
         self.sorting = sorting
-        self.header: str = settings.known[KEY]
 
     def _place_of(self, entry: Entry) -> Place:
-        message = entry.message
-        self.broker.work += INSERT_WORK + (len(message.header) >> DECODE_SHIFT)
-        return order_of(self.broker.decode_headers(message).get(self.header), entry.seq)
+        return order_of(self.read_headers(entry.message).get(self.header), entry.seq)
 
     def index(self, entry: Entry) -> None:
-        if entry.seq not in self.sorting.places:
+        if self.sorting.places.get(entry.seq) is None:
             self.sorting.insert(entry, self._place_of(entry))
 
     def put_back(self, entry: Entry) -> None:

@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import RecoveredQueue, Recovery, Row
     from leveret.broker.metadata import Record
+    from leveret.broker.queues.definition import QueueDefinition
     from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.segments import Segment
     from leveret.broker.streams.recovery import StreamRecords
-    from leveret.broker.vhost import Vhost
 
 OFFSET: Final = "x-stream-offset"
 # Units of work of a declaration.
@@ -130,18 +130,9 @@ class StreamQueue(Queue):
     }
     replayable: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    def __init__(self, definition: QueueDefinition) -> None:
+        super().__init__(definition)
+        settings = definition.settings
         self.sealed = SealedPart(self)
         self.sealing: Sealing | None = None
         self.erasing: Erasing | None = None
@@ -158,7 +149,7 @@ class StreamQueue(Queue):
         self.readers: dict[Consumer, Reader] = {}
         # Units of work of a turn above which no reader is served.
         self.max_work = 0
-        self.tracking = Tracking(self.log, id)
+        self.tracking = Tracking(self.log, self.id)
         self.named: dict[str, Reader] = {}
         self.awaiting: list[Callable[[], None]] = []
         self.count = 0
@@ -175,7 +166,7 @@ class StreamQueue(Queue):
         elif hub.settings.sealing:
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
-        vhost.streams.add(self)
+        self.vhost.streams.add(self)
 
     def _read_retention(self, settings: QueueSettings) -> None:
         self.max_age = -1 if settings.max_age is None else settings.max_age

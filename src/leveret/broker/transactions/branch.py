@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import msgspec
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.delay import Delay, recovered_delay
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
@@ -23,7 +22,8 @@ from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.definition import QueueDefinition
+from leveret.broker.queues.frozen import FrozenQueues, thaw
 from leveret.broker.queues.loading import make_entry
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
@@ -367,7 +367,8 @@ class Branch:
             self.queues = queues
             for queue_id, _, places in taken.settlements:
                 queue = queues.get(queue_id)
-                if queue is not None:
+                if queue is not None and places.seqs:
+                    queue.consumers.freeze()  # its order may depend on acquired entries
                     for seq, size in zip(places.seqs, places.sizes, strict=True):
                         queue.hidden.add(seq, size)  # counted until it is read, for purges
 
@@ -397,9 +398,10 @@ class Branch:
                 item.row.log.settle(entry)
                 continue
             queue.hidden.discard(item.seq)
-            settlement.restore(entry)
-            queue.counters.count_restored(1)
+            queue.restore(entry)
             self.settlements.append((entry, outcome))
+        if queue_id in self.queues:
+            thaw(queue)
         self._read()
 
     def _publishes_loaded(self, targets: list[Target], loaded: list[Loaded]) -> None:
@@ -463,7 +465,7 @@ class _TimeOut(Timed):
 
 def make_store(vhost: Vhost, name: str, number: int) -> Queue:
     """Return the hidden queue under whose number the log keeps the publishes of a branch."""
-    store = ClassicQueue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
+    store = ClassicQueue(QueueDefinition(vhost, number, name, True))
     store.stored = True
     return store
 

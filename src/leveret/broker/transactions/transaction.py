@@ -121,6 +121,7 @@ class Transaction(CommitWaiter):
             entry = left[0][0]
             settlement.undo(entry)
             entry.queue.counters.count_restored(self.unacked - entry.queue.unacked)
+            entry.queue.note_reacquired(entry)
             settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
             yield from logged(self._restoring(settlements, left))
@@ -308,6 +309,7 @@ def _restore_settled(entry: Entry, outcome: int) -> None:
             row.log.store(entry)
     settlement.undo(entry)
     queue.counters.count_undone(outcome == ACCEPT)
+    queue.note_reacquired(entry)
 
 
 def _retracting(prepared: list[Entry]) -> Iterator[int]:

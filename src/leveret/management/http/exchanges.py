@@ -10,7 +10,7 @@ from leveret.management.http.lists import Source, columns_of, select_from, value
 from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import EXCHANGE_STATISTICS, CachedExchange
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
-from leveret.management.http.statistics import message_stats
+from leveret.management.http.statistics import deduplication, message_stats
 
 _STATS: Final = ("publish_in", "publish_out")
 # Keys of rows whose values are those of the broker's answer.
@@ -30,6 +30,7 @@ def exchange_row(item: Row, rates: Rates | None = None) -> Row:
         "type": item["type"],
         "user_who_performed_action": "",
         "vhost": item["vhost"],
+        **deduplication(item),
     }
 
 

@@ -24,6 +24,7 @@ _QUEUE_KEYS: Final = (
     *QUEUE_GAUGES,
 )
 _COUNTERS: Final = len(QUEUE_COUNTERS)
+_EXCHANGE_KEYS: Final = ("publish_in", "publish_out", "deduplication_keys", "dropped_duplicates")
 _CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels")
 
 # Few queues use all series: eight take 4 KiB.
@@ -274,8 +275,8 @@ class CachedExchange(Measured):
         self.item = item
 
     def sample(self, tick: int, sample: list[int]) -> None:
-        self.item["publish_in"], self.item["publish_out"] = sample
-        self.measure(EXCHANGE, tick, (), sample)
+        self.item.update(zip(_EXCHANGE_KEYS, sample, strict=True))
+        self.measure(EXCHANGE, tick, (), sample[:2])
 
 
 class CachedConnection(Measured):

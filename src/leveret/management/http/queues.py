@@ -15,7 +15,7 @@ from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.samples import OlderSamples
-from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
+from leveret.management.http.statistics import deduplication, garbage_collection, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
 
 # Keys of a queue if statistics are disabled, and those of the number of messages.
@@ -119,6 +119,7 @@ def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "type": item["type"],
         "vhost": item["vhost"],
         **_keys_of_type(item, node),
+        **deduplication(item),
     }
 
 

@@ -402,6 +402,8 @@ class Exchange(Answer):
     policy: str | None
     user_who_performed_action: str
     message_stats: ExchangeStats
+    deduplication_keys: int | UnsetType = UNSET
+    dropped_duplicates: int | UnsetType = UNSET
     incoming: list[Json] | UnsetType = UNSET
     outgoing: list[Json] | UnsetType = UNSET
 
@@ -595,6 +597,8 @@ class Queue(QueueTotals):
     messages_unacknowledged_ram: int
     recoverable_slaves: list[str] | None
     reductions: Rated
+    deduplication_keys: int | UnsetType = UNSET
+    dropped_duplicates: int | UnsetType = UNSET
     owner_pid_details: Owner | UnsetType = UNSET
     consumer_details: list[Consumer] | UnsetType = UNSET
     deliveries: list[Json] | UnsetType = UNSET

@@ -34,6 +34,13 @@ def garbage_collection() -> Row:
     return dict.fromkeys(_GARBAGE_COLLECTION, 0)
 
 
+def deduplication(item: Row) -> Row:
+    """Return the keys that only queues and exchanges with deduplication have."""
+    if not item["deduplicates"]:
+        return {}
+    return {"deduplication_keys": item["deduplication_keys"], "dropped_duplicates": item["dropped_duplicates"]}
+
+
 def with_rates(values: Row, rates: Rates | None = None) -> Row:
     """Return statistics, each followed by its details."""
     result: Row = {}

@@ -25,8 +25,12 @@ class Delete(NamedInVhost, kw_only=True):
 class ExchangeInfo(Reply, kw_only=True):
     """An exchange with its number of bindings, the policies that apply to it, and its counters of messages.
 
-    `publish_in` counts messages published to it, `publish_out` their copies in queues, both as of the last
-    `statistics.changes`.
+    Attributes:
+        publish_in: Messages published to it, as of the last `statistics.changes`.
+        publish_out: Their copies in queues, as of the last `statistics.changes`.
+        deduplicates: Whether it drops duplicates.
+        deduplication_keys: The number of keys for that; some of them may have expired.
+        dropped_duplicates: Messages that it has dropped as duplicates since the broker started.
     """
 
     vhost: str
@@ -42,10 +46,14 @@ class ExchangeInfo(Reply, kw_only=True):
     effective_policy_definition: ClientTable
     publish_in: int
     publish_out: int
+    deduplicates: bool
+    deduplication_keys: int
+    dropped_duplicates: int
 
 
 def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
     """Describe an exchange."""
+    keys, dropped = exchange.deduplication_figures()
     return ExchangeInfo(
         vhost=vhost,
         name=exchange.name,
@@ -60,6 +68,9 @@ def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
         effective_policy_definition=ClientTable(effective_definition(exchange)),
         publish_in=exchange.publish_in,
         publish_out=exchange.publish_out,
+        deduplicates=exchange.keys is not None,
+        deduplication_keys=keys,
+        dropped_duplicates=dropped,
     )
 
 

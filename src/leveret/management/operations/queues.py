@@ -57,6 +57,9 @@ class QueueInfo(Reply, kw_only=True):
         settled: Entries that were acknowledged or removed otherwise.
         oldest_ready_age: Minimum age of the oldest ready message in seconds; None if nothing is ready, and for streams. The
             HTTP process must run.
+        deduplicates: Whether it drops duplicates.
+        deduplication_keys: The number of keys for that; some of them may have expired.
+        dropped_duplicates: Messages that it has dropped as duplicates since the broker started.
         head_timestamp: The property `timestamp` of the next message to be delivered, in seconds; None without one.
     """
 
@@ -91,6 +94,9 @@ class QueueInfo(Reply, kw_only=True):
     got_empty: int
     acked: int
     paused: bool
+    deduplicates: bool
+    deduplication_keys: int
+    dropped_duplicates: int
     oldest_ready_age: int | None = None
     head_timestamp: int | None = None
 
@@ -108,6 +114,8 @@ def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
     active = queue.consumers.active_consumer if queue.consumers.single_active else None
     counters = queue.counters
+    deduplication = queue.deduplication
+    keys, dropped = (0, 0) if deduplication is None else deduplication.figures()
     return QueueInfo(
         vhost=queue.vhost.name,
         name=queue.name,
@@ -140,6 +148,9 @@ def describe(queue: Queue) -> QueueInfo:
         got_empty=counters.gets_empty,
         acked=counters.acked,
         paused=queue.paused,
+        deduplicates=deduplication is not None,
+        deduplication_keys=keys,
+        dropped_duplicates=dropped,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a backup has beside the copy of a log: uploads, the audit log, and segments."""
+"""The parts of a backup beside the copy of a log: uploads, the audit log, and segments."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker import metadata
 from leveret.broker.broker import VhostSettings
 from leveret.protocols.amqp10.terminus.source import SourceTerminus
-from leveret.wire.amqp10.messaging import Accepted, Received, Released, Source, Target
+from leveret.wire.amqp10.messaging import Accepted, Properties, Received, Released, Source, Target
 from leveret.wire.amqp10.messaging import Header as MessageHeader
 from leveret.wire.amqp10.sections import section_ranges, split
 from leveret.wire.amqp10.transactions import TransactionalState
@@ -104,6 +104,24 @@ def test_unsettled_messages_are_not_delivered_to_others(site: Site) -> None:
     site = crash(site)
     assert (site.vhost.queues["q"].unacked, site.vhost.queues["q"].ready_count) == (0, 1)
     assert not kept(site, metadata.LINK_STATE)
+
+
+def test_unsettled_messages_hold_their_group(site: Site) -> None:
+    queue = site.vhost.declare_queue("groups", None, durable=True, arguments={"x-group-key": "group-id"})
+    sender = connect(site).begin().sender("groups")
+    for body, group in ((b"a1", "a"), (b"b1", "b"), (b"a2", "a"), (b"b2", "b")):
+        sender.send(message(body, durable=True, properties=Properties(group_id=group)))
+    link = taker(connect(site), address="groups", credit=1)
+    tag = link.deliveries()[0].delivery_tag
+    for _ in range(2):
+        site = crash(site)
+        queue = site.vhost.queues["groups"]
+        assert queue.unacked == 1
+    other = connect(site, container="other").begin().receiver("groups", credit=10)
+    assert other.bodies() == [b"b1", b"b2"]
+    link = taker(connect(site), address="groups", credit=0, unsettled={tag: Accepted()})
+    site.run()
+    assert (other.bodies(), queue.unacked) == ([b"a2"], 3)
 
 
 def test_messages_unknown_to_the_client_are_sent_as_new(site: Site) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from leveret.broker import settlement
 from leveret.broker.log import Log, RecoveredQueue
@@ -41,6 +41,25 @@ _LOW: Final = 0 if sys.byteorder == "little" else 1
 
 # Sort key of backlogs.
 SEQ: Final = attrgetter("seq")
+
+# A part of a backlog, and the audience and scope of a `get`.
+SearchKey: TypeAlias = tuple[int, int, object]
+# Number of these for which a backlog notes how far they were searched.
+MAX_SEARCHES: Final = 1000
+# This many entries at the end are checked one by one: usually only the last one is new.
+FEW: Final = 8
+
+
+def first_above(entries: Entries, seq: int) -> int:
+    """Return the index of the first entry above a sequence number."""
+    if not seq:
+        return 0
+    position = len(entries)
+    for _ in range(FEW):
+        if position == 0 or entries[position - 1].seq <= seq:
+            return position
+        position -= 1
+    return bisect_right(entries, seq, key=SEQ)
 
 
 def _merge(group: Entries, entries: list[Entry]) -> int:
@@ -174,6 +193,13 @@ class Chunk:
         publishers = self.publishers
         return self.publisher if publishers is None else publishers[index]
 
+    def positions_for(self, audience: int) -> list[int]:
+        """Return the indices of the messages for an audience."""
+        publishers = self.publishers
+        if publishers is None:
+            return list(range(len(self.seqs))) if is_for(self.publisher, audience) else []
+        return [index for index, publisher in enumerate(publishers) if is_for(publisher, audience)]
+
 
 class PagedRun:
     """Entries that are paged out together: their positions as parallel lists, which are faster to fill than arrays.
@@ -243,6 +269,7 @@ class Backlog:
 
     paged          number of entries in chunks, and `paged_bytes` their bytes
     cancelled      number of loads whose result is ignored
+    searched       sequence numbers up to which a part has no entry that a `get` may return; None before the first search
     not_droppable  sequence number below which no entry in memory has the rule DROP_FIRST, so overflow skips them
     """
 
@@ -256,6 +283,7 @@ class Backlog:
         "paged_bytes",
         "passed",
         "priority",
+        "searched",
         "young",
     )
 
@@ -269,6 +297,7 @@ class Backlog:
         self.loading = False
         self.cancelled = 0
         self.passed = 0
+        self.searched: dict[SearchKey, int] | None = None
         self.not_droppable = 0
 
     def __len__(self) -> int:
@@ -286,7 +315,7 @@ class Backlog:
         """Return an entry to its old place: before the first younger entry of the head. Return the units of work."""
         head = self.head
         seq = entry.seq
-        self.passed = 0
+        self.reopen(seq)
         self.not_droppable = min(self.not_droppable, seq)
         if not head or head[0].seq > seq:
             head.appendleft(entry)
@@ -351,7 +380,7 @@ class Backlog:
         """Insert entries, sorted by sequence number, in their places. Returns how many other entries were moved."""
         head = self.head
         young = self.young
-        self.passed = 0
+        self.reopen(entries[0].seq)
         self.not_droppable = min(self.not_droppable, entries[0].seq)
         last = head[len(head) - 1].seq if head else 0
         # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
@@ -366,33 +395,28 @@ class Backlog:
             count += 1
         return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
-    def take_of(self, audience: int) -> Entry | None:
-        """Remove and return the first entry for an audience.
+    def reopen(self, seq: int) -> None:
+        """Note that an entry has returned to its old place."""
+        self.passed = 0
+        searched = self.searched
+        if searched is not None:
+            for key, until in searched.items():
+                if seq <= until:
+                    searched[key] = seq - 1
 
-        Returns None if it is not in memory. If it exists, it is then the next one to be read.
-        """
-        for entry in self.head:
-            if is_for(entry.message.publisher, audience):
-                self.head.remove(entry)
-                return entry
-        if self.loading:
-            return None
-        for index, chunk in enumerate(self.chunks):
-            wanted = [position for position in range(len(chunk.seqs)) if is_for(chunk.publisher_of(position), audience)]
-            if wanted:
-                self.take_out(index, wanted)
-                return None
-        young = self.young
-        if young is not None:
-            for entry in young:
-                if is_for(entry.message.publisher, audience):
-                    young.remove(entry)
-                    return entry
-        return None
+    def searched_until(self, key: SearchKey) -> int:
+        """Return the sequence number up to which a part was searched."""
+        searched = self.searched
+        return 0 if searched is None else searched.get(key, 0)
 
-    def next_is_for(self, audience: int) -> bool:
-        """Return whether the next chunk begins with a message for an audience."""
-        return bool(self.chunks) and is_for(self.chunks[0].publisher_of(0), audience)
+    def note_searched(self, key: SearchKey, seq: int) -> None:
+        """Note the sequence number up to which a part was searched."""
+        searched = self.searched
+        if searched is None:
+            searched = self.searched = {}
+        elif len(searched) >= MAX_SEARCHES and key not in searched:
+            del searched[next(iter(searched))]
+        searched[key] = seq
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
@@ -489,6 +513,7 @@ class Backlog:
         if entries:
             self.not_droppable = min(self.not_droppable, entries[0].seq)
         if head and entries and head[len(head) - 1].seq > entries[0].seq:
+            self.reopen(entries[0].seq)
             merged = sorted([*head, *entries], key=SEQ)
             head.clear()
             head.extend(merged)
@@ -538,9 +563,9 @@ class Backlog:
         the entries that were paged out.
         """
         self.cancel_load()
-        self.passed = 0
         head = self.head
         first = back[0].seqs[0]
+        self.reopen(first)
         last = back[len(back) - 1].seqs[-1]
         if not self.chunks:
             later: deque[Entry] = deque()

@@ -12,23 +12,22 @@ The dispatcher has no reference to its queue, so that a deleted queue is freed w
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, expires_at, is_for
+from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, expires_at
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
-from leveret.broker.queues.classic.backlog import CHUNK_BYTES, SEQ, Backlog
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Backlog, first_above
 from leveret.broker.queues.classic.limits import LEVELS_SHIFT
+from leveret.broker.queues.classic.searching import NextTurn, Search
 from leveret.broker.queues.pace import Pace
 from leveret.broker.queues.rings import Rings
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
-    from leveret.broker.queues.blocks import Entries
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.loading import Waiting
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 MAX_DELIVERED: Final = 1000
 # Asking this many consumers, plus one, takes at least 1 µs; one less than a power of two.
 ASKED: Final = 7
-# This many entries at the end are checked one by one: usually only the last one is new.
-FEW: Final = 8
 
 
 class Asking:
@@ -256,7 +253,7 @@ class Dispatcher(Rings):
         in_order = queue.watch is not None and not self.refusing and not self.selective_consumers
         for backlog in queue.ready.all_levels():
             passed = backlog.passed
-            position = _first_to_offer(backlog.head, passed)
+            position = first_above(backlog.head, passed)
             offered = False
             while self.ring:
                 if position == len(backlog.head):
@@ -332,7 +329,7 @@ class Dispatcher(Rings):
             return
         broker = queue.broker
         begun = broker.work
-        position = _first_to_offer(young, passed)
+        position = first_above(young, passed)
         while self.ring and position < len(young):
             broker.work += 1
             entry = young[position]
@@ -410,7 +407,7 @@ class Dispatcher(Rings):
         begun = queue.broker.work
         if queue.ready.levels is not None:
             queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
-        picks = scope is not None and self.refusing
+        search = self._search_for(queue, audience, scope)
         queue.serve_consumers()
         for backlog in queue.ready.all_levels():
             while True:
@@ -427,16 +424,13 @@ class Dispatcher(Rings):
                         if self.frozen:
                             return None
                     continue
-                if picks and not is_wanted(entry, audience, scope):
-                    wanted = _take_wanted(backlog, audience, scope)
-                    if wanted is None:
-                        break
-                    entry = wanted
-                elif audience and not is_for(entry.message.publisher, audience):
-                    found = backlog.take_of(audience)
+                if search is not None and not search.wants(entry):
+                    found = search.take(backlog)
+                    if search.is_paused:
+                        queue.broker.jobs.deferred.add(queue)
+                        queue.broker.jobs.deferred.wait(queue, NextTurn(self))
+                        return None
                     if found is None:
-                        if not backlog.loading and backlog.next_is_for(audience):
-                            queue.ready.load(queue, backlog)
                         break
                     entry = found
                 else:
@@ -459,6 +453,12 @@ class Dispatcher(Rings):
                 return None
         return None
 
+    def _search_for(self, queue: ClassicQueue, audience: int, scope: object | None) -> Search | None:
+        """Return the search of a `get`, None if it may return every entry."""
+        if not self.refusing:
+            scope = None
+        return None if scope is None and not audience else Search(queue.broker, audience, scope)
+
     def acquire_got(self, queue: ClassicQueue, entry: Entry, no_ack: bool) -> None:
         """Acquire an entry, which was removed from its backlog, for `basic.get`; settle it with `no_ack`."""
         queue.ready.count_out(entry)
@@ -478,16 +478,12 @@ class Dispatcher(Rings):
             return False
         if self.frozen:
             return True
-        picks = scope is not None and self.refusing
+        search = self._search_for(queue, audience, scope)
         for backlog in queue.ready.all_levels():
-            if picks:
-                if any(is_wanted(entry, audience, scope) for entry in backlog.head):
-                    return False
-                if backlog.chunks:
+            if search is not None:
+                if backlog.chunks or not search.is_complete(backlog):
                     return True
                 continue
-            if audience and backlog.loading:
-                return True
             if backlog.head:
                 return False
             if backlog.chunks:
@@ -507,33 +503,5 @@ class Dispatcher(Rings):
                 waiter.loaded()
 
 
-def _first_to_offer(entries: Entries, passed: int) -> int:
-    """Return the index of the first entry with a sequence number above `passed`: all before it were offered."""
-    if not passed:
-        return 0
-    position = len(entries)
-    for _ in range(FEW):
-        if position == 0 or entries[position - 1].seq <= passed:
-            return position
-        position -= 1
-    return bisect_right(entries, passed, key=SEQ)
-
-
 def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)
-
-
-def is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
-    """Return whether an entry is for the audience, if one is given, and was not refused by the scope."""
-    overlay = entry.overlay
-    return (not audience or is_for(entry.message.publisher, audience)) and (overlay is None or scope not in overlay.refused)
-
-
-def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry | None:
-    """Remove and return the first such entry, None if it is not in memory."""
-    backlog.settle_young()
-    for entry in backlog.head:
-        if is_wanted(entry, audience, scope):
-            backlog.head.remove(entry)
-            return entry
-    return None

@@ -38,7 +38,8 @@ from leveret.broker.queues.classic.inspection import ClassicInspection
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
-from leveret.broker.queues.deduplication import Deduplication, queue_deduplication
+from leveret.broker.queues.deduplication import Deduplication
+from leveret.broker.queues.deduplication_settings import queue_deduplication
 from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
@@ -55,9 +56,9 @@ if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import RecoveredQueue, Recovery
     from leveret.broker.metadata import Record
+    from leveret.broker.queues.definition import QueueDefinition
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
-    from leveret.broker.vhost import Vhost
     from leveret.broker.watches import QueueWatch
 
 
@@ -83,20 +84,11 @@ class ClassicQueue(Queue):
     pageable: ClassVar[bool] = True
     counts_deliveries: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        vhost: Vhost,
-        id: int,
-        name: str,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: FieldTable,
-        settings: QueueSettings,
-    ) -> None:
-        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+    def __init__(self, definition: QueueDefinition) -> None:
+        super().__init__(definition)
+        settings = definition.settings
         ttl = settings.message_ttl
-        self.ready = ReadyList(vhost, -1 if settings.max_priority is None else settings.max_priority, self.pageable)
+        self.ready = ReadyList(self.vhost, -1 if settings.max_priority is None else settings.max_priority, self.pageable)
         self.dispatcher = Dispatcher(self.broker, settings.single_active_consumer)
         self.expiry = Expiry(-1 if ttl is None else ttl)
         self.limits = ClassicLimits(self, settings)
@@ -112,7 +104,7 @@ class ClassicQueue(Queue):
         self.leftover = False
         deduplication = queue_deduplication(settings.known)
         if deduplication is not None:
-            self.deduplication = Deduplication(self.broker, id, deduplication)
+            self.deduplication = Deduplication(self.broker, self.id, deduplication)
             watch_keys(self)
         # Whether each push must be checked: limits, a TTL, duplicates, a watch.
         self.guarded = self.watch is not None or self._has_guards()

@@ -217,7 +217,34 @@ FIRST_MESSAGES: Final[Kind[CachedQueue]] = Kind(
     _first_messages,
 )
 
+
+def _deduplication_metrics(kind: str, family: str) -> tuple[Metric, ...]:
+    """Return the metrics of objects that drop duplicates."""
+    return (
+        Metric(f"{kind}_deduplication_keys", GAUGE, "Keys of messages that are remembered", (family,), own=True),
+        Metric(f"{kind}_dropped_duplicates_total", COUNTER, "Messages dropped as duplicates", (family,), own=True),
+    )
+
+
+def _deduplication_values(item: Row) -> Values:
+    """Return the values of `_deduplication_metrics`."""
+    return item["deduplication_keys"], item["dropped_duplicates"]
+
+
+DEDUPLICATING_QUEUES: Final[Kind[CachedQueue]] = Kind(
+    _deduplication_metrics("queue", *_QUEUE),
+    lambda cache: [queue for queue in cache.queues.values() if queue.item["deduplicates"]],
+    lambda queue: queue.item["vhost"],
+    _queue_labels,
+    lambda queue: _deduplication_values(queue.item),
+)
+
 # Exchanges
+
+
+def _exchange_labels(_: Cache, exchange: CachedExchange) -> str:
+    return f'vhost="{escape(exchange.item["vhost"])}",exchange="{escape(exchange.item["name"])}"'
+
 
 EXCHANGES: Final[Kind[CachedExchange]] = Kind(
     (
@@ -232,8 +259,15 @@ EXCHANGES: Final[Kind[CachedExchange]] = Kind(
     ),
     lambda cache: cache.exchanges.values(),
     lambda exchange: exchange.item["vhost"],
-    lambda _, exchange: f'vhost="{escape(exchange.item["vhost"])}",exchange="{escape(exchange.item["name"])}"',
+    _exchange_labels,
     lambda exchange: (exchange.item["publish_in"], exchange.item["publish_out"]),
+)
+DEDUPLICATING_EXCHANGES: Final[Kind[CachedExchange]] = Kind(
+    _deduplication_metrics("exchange", "exchange_metrics"),
+    lambda cache: [exchange for exchange in cache.exchanges.values() if exchange.item["deduplicates"]],
+    lambda exchange: exchange.item["vhost"],
+    _exchange_labels,
+    lambda exchange: _deduplication_values(exchange.item),
 )
 
 # Channels
@@ -379,7 +413,9 @@ class Selection:
             self._write(QUEUES, cache),
             self._write(FIRST_MESSAGES, cache),
             self._write(QUEUE_INFO, cache),
+            self._write(DEDUPLICATING_QUEUES, cache),
             self._write(EXCHANGES, cache),
+            self._write(DEDUPLICATING_EXCHANGES, cache),
             self._write(CHANNELS, cache),
             self._write(CONNECTIONS, cache),
             self._write(_stream_consumers(self._consumers), cache),

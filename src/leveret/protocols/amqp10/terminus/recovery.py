@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from leveret.broker import metadata, settlement
 from leveret.broker.log import Loaded, RecoveredQueue, Recovery
 from leveret.broker.message import Entry
+from leveret.broker.queues.frozen import thaw
 from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.addresses import TEMPORARY_KEY, TOPIC_SCHEME, key_of_topic
 from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
@@ -140,6 +141,7 @@ class TerminusRecovery:
 
     def _load(self, queue: Queue, sent: list[Sent]) -> None:
         self.loading += 1
+        queue.consumers.freeze()  # its order may depend on acquired entries
         load = _Load(self, queue, sent)
         self.log.load(array("Q", [item.row for item in sent]), array("I", [item.slot for item in sent]), load.loaded)
 
@@ -182,9 +184,9 @@ class _Load:
             entry.slot = item.slot
             entry.overlay = item.overlay
             settlement.restore_counts(entry, item.acquired_count, item.delivery_count)
-            settlement.restore(entry)
-            queue.counters.count_restored(1)
+            queue.restore(entry)
             sent.terminus.restore_entry(queue, sent.tag, entry, sent.head)
+        thaw(queue)
         self.terminus_recovery.termini.hold()
         self.terminus_recovery.loaded()
 

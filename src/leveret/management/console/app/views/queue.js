@@ -149,6 +149,8 @@ function StateTab({ queue }) {
             ["Owner", queue.owner_pid_details?.name && html`<a href=${link(["connections", queue.owner_pid_details.name])}>${queue.owner_pid_details.name}</a>`],
             ["Policy", queue.policy],
             ["Operator policy", queue.operator_policy],
+            ["Deduplication keys", queue.deduplication_keys !== undefined && count(queue.deduplication_keys)],
+            ["Dropped duplicates", queue.dropped_duplicates !== undefined && count(queue.dropped_duplicates)],
             ["Published in total", count(queue.message_stats?.publish)],
             ["Acked in total", count(queue.message_stats?.ack)],
           ]}

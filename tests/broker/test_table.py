@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leveret.broker.exchanges.table import SHRINK_AT, SPLIT_ABOVE, Table
+from leveret.broker.table import SHRINK_AT, SPLIT_ABOVE, Table
 
 
 @pytest.mark.parametrize("count", [0, 1, SPLIT_ABOVE, SPLIT_ABOVE + 1, 3 * SPLIT_ABOVE])

@@ -14,6 +14,9 @@ PARTS: Final = 64
 # Entries at which one of these dictionaries releases the memory of those that were removed. It does not wait until it is
 # empty, because all of them become empty within a few hundred removals.
 SHRINK_AT: Final = 256
+# Values that are released in one step (a power of two), and that are released in 1 µs (as a power of two).
+RELEASED: Final = 512
+RELEASE_SHIFT: Final = 1
 # A dictionary places its entries by the low bits of their hashes, so the part depends on others: all bits of the hash of a
 # string are random, those of an object are from its address.
 _ADDRESS_SHIFT: Final = 12
@@ -73,6 +76,12 @@ class Table(Generic[Key, Value]):
             found.extend(part.values())
         return found
 
+    def pieces(self) -> Iterator[list[Value]]:
+        """Yield the values in pieces, between which others may be put and removed."""
+        parts = self._parts
+        for part in [self._whole] if parts is None else parts:
+            yield list(part.values())
+
     def drain(self) -> Iterator[Value]:
         """Remove the values one by one, and yield each."""
         parts = self._parts
@@ -82,6 +91,12 @@ class Table(Generic[Key, Value]):
                 self._count -= 1
                 yield value
             part.clear()  # an empty dictionary keeps the memory of all entries that it had
+
+    def releasing(self) -> Iterator[int]:
+        """Remove all values in steps. Yield the units of work of each."""
+        for count, _ in enumerate(self.drain(), 1):
+            if not count & (RELEASED - 1):
+                yield RELEASED >> RELEASE_SHIFT
 
     def _part(self, key: Key) -> dict[Key, Value]:
         parts = self._parts

@@ -1,0 +1,95 @@
+"""A `get` for an audience looks for its messages in steps, in memory and among paged-out ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.message import AUDIENCE_SHIFT
+from leveret.broker.queues.classic.backlog import MAX_SEARCHES
+from leveret.broker.queues.queue import Queue
+from tests.broker.support import World, text_of
+
+ONE, TWO = 1 << AUDIENCE_SHIFT, 2 << AUDIENCE_SHIFT
+# More entries than a `get` looks at in one turn.
+MANY = 5000
+
+
+def get_in_steps(world: World, queue: Queue, audience: int, scope: object = None) -> tuple[str | None, int]:
+    """Return the body of the next entry for an audience, and the number of gets to find it."""
+    for step in itertools.count(1):
+        world.end_turn()
+        entry = queue.get(True, audience, scope)
+        assert world.broker.work <= 2 * STEP_WORK
+        if entry is not None or not queue.paging.must_load(audience, scope):
+            return (None if entry is None else text_of(entry)), step
+        assert world.posted
+        world.run()
+    raise AssertionError
+
+
+def test_messages_in_memory(world: World) -> None:
+    queue = world.queue()
+    for number in range(MANY):
+        world.push(queue, str(number), publisher=ONE)
+    world.push(queue, "two", publisher=TWO)
+    world.run()
+    found, steps = get_in_steps(world, queue, 2)
+    assert (found, steps > 2) == ("two", True)
+    assert get_in_steps(world, queue, 2) == (None, 1)
+    world.push(queue, "again", publisher=TWO)
+    world.run()
+    assert get_in_steps(world, queue, 2) == ("again", 1)
+    assert get_in_steps(world, queue, 1) == ("0", 1)
+
+
+@pytest.mark.parametrize("priority", [-1, 5])
+def test_a_requeued_message_is_found_again(world: World, priority: int) -> None:
+    queue = world.queue(max_priority=9)
+    world.push(queue, "first", publisher=TWO, priority=priority)
+    entry = queue.get(False, 2)
+    assert entry is not None
+    for number in range(MANY):
+        world.push(queue, str(number), publisher=ONE, priority=number % 2)
+    assert get_in_steps(world, queue, 2)[0] is None
+    queue.requeue(entry)
+    assert get_in_steps(world, queue, 2)[0] == "first"
+
+
+def test_paged_out_messages() -> None:
+    world = World(page_above=100_000)
+    queue = world.queue(durable=True)
+    for number in range(8 * MANY):
+        # Publishers of both kinds are in each chunk, but only those of one audience.
+        world.push(queue, str(number), persistent=True, publisher=ONE + number % 2)
+        if not number % 100:
+            world.run()
+    world.push(queue, "two", persistent=True, publisher=TWO)
+    for number in range(200):
+        world.push(queue, str(number), persistent=True, publisher=ONE + number % 2)
+    world.run()
+    backlog = queue.ready.backlog
+    chunks = len(backlog.chunks)
+    assert chunks > 10
+    assert get_in_steps(world, queue, 2)[0] == "two"
+    assert len(backlog.chunks) > chunks - 5
+    assert get_in_steps(world, queue, 1)[0] == "0"
+
+
+def test_more_scopes_than_are_noted(world: World) -> None:
+    queue = world.queue()
+    for number in range(4):
+        world.push(queue, str(number))
+    scopes = [object() for _ in range(MAX_SEARCHES + 1)]
+    entry = queue.get(False)
+    assert entry is not None
+    for scope in scopes:
+        queue.refuse(entry, scope)
+    queue.requeue(entry)
+    assert [get_in_steps(world, queue, 0, scope) for scope in scopes[:3]] == [("1", 1), ("2", 1), ("3", 1)]
+    assert all(get_in_steps(world, queue, 0, scope) == (None, 1) for scope in scopes)
+    world.push(queue, "new")
+    assert get_in_steps(world, queue, 0, scopes[0]) == ("new", 1)
+    assert get_in_steps(world, queue, 0, object()) == ("0", 1)
