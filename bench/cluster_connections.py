@@ -2,6 +2,7 @@
 
     python -m bench.cluster_connections owner --count 10000    clients of the owner, which is killed
     python -m bench.cluster_connections relay --count 9000     clients that another node relays; the owner is killed
+    python -m bench.cluster_connections owner --max-delay 1    clients that wait a second at most before the next attempt
 
 A front needs two file descriptors for each client that it relays.
 """
@@ -34,7 +35,6 @@ START_OK: Final = frame.marshal(commands.Connection.StartOk(mechanism="PLAIN", r
 OPEN: Final = frame.marshal(commands.Connection.TuneOk(2047, 131072, 0), 0) + frame.marshal(commands.Connection.Open(), 0)
 # Maximum seconds before the next attempt after a failed one, twice as many after each.
 RETRY_DELAY: Final = 0.5
-MAX_RETRY_DELAY: Final = 8.0
 TIMEOUT: Final = 150.0
 # Connections that are opened at a time before the kill.
 BATCH: Final = 500
@@ -43,14 +43,19 @@ BATCH: Final = 500
 class Clients:
     """Connections to the default vhost, each of which is opened again when it ends.
 
+    Args:
+        port: The port to connect to.
+        max_delay: Maximum seconds before the next attempt.
+
     Attributes:
         port: The port to connect to.
         opened: The number of open connections.
         failures: How many connections have failed before they were open.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, max_delay: float) -> None:
         self.port = port
+        self._max_delay = max_delay
         self.opened = 0
         self.failures = 0
         self._connecting: set[asyncio.Task[None]] = set()
@@ -64,7 +69,7 @@ class Clients:
     async def _connect(self, failures: int) -> None:
         if failures:
             self.failures += 1
-            await asyncio.sleep(random.uniform(0.0, min(RETRY_DELAY * 2**failures, MAX_RETRY_DELAY)))
+            await asyncio.sleep(random.uniform(0.0, min(RETRY_DELAY * 2**failures, self._max_delay)))
         try:
             client = partial(Client, self, failures)
             await asyncio.get_running_loop().create_connection(client, "127.0.0.1", self.port)
@@ -114,13 +119,13 @@ def memory(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS:"))) << 10
 
 
-async def run(rig: Rig, kind: str, count: int) -> None:
+async def run(rig: Rig, kind: str, count: int, max_delay: float) -> None:
     owner = rig.owner(0)
     other = next(node for node in rig.nodes if node is not owner)
     node = owner if kind == "owner" else other
     pids = {"front": node.pid, "shard": rig.shard_in(owner, 0)[0]}
     before = {name: memory(pid) for name, pid in pids.items()}
-    clients = Clients(node.port)
+    clients = Clients(node.port, max_delay)
     begun = time.monotonic()
     for first in range(0, count, BATCH):
         for _ in range(first, min(first + BATCH, count)):
@@ -143,11 +148,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster_connections", description=__doc__.split("\n", 1)[0])
     parser.add_argument("kind", choices=["owner", "relay"])
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--max-delay", type=float, default=8.0)
     chosen = parser.parse_args()
     with ExitStack() as stack:
         rig = Rig(stack, count=2, settings=COMPILED)
         rig.start()
-        asyncio.run(run(rig, chosen.kind, chosen.count))
+        asyncio.run(run(rig, chosen.kind, chosen.count, chosen.max_delay))
 
 
 if __name__ == "__main__":

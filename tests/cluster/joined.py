@@ -53,6 +53,7 @@ class Shard:
 
     connect = None
     client_addresses = ("", "")
+    refers = False
 
     def __init__(self, server: Server) -> None:
         self.unavailable = ""

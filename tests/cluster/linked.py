@@ -32,6 +32,7 @@ class RemoteShard:
     def __init__(self, client: NodeClient, number: int, node: NodeInfo) -> None:
         self.unavailable = ""
         self.client_addresses = ("", "")
+        self.refers = False
         self.client = client
         self.number = number
         self.node = node

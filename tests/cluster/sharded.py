@@ -91,12 +91,12 @@ class Sharded(LeveretProcess):
             channel.basic_publish("", "q", body, KEPT)
         connection.close()
 
-    def bodies(self, vhost: str) -> list[bytes]:
-        """Take the messages of the queue `q` of a vhost."""
+    def bodies(self, vhost: str, queue: str = "q") -> list[bytes]:
+        """Take the messages of a queue of a vhost."""
         connection = self.open(vhost)
         channel = connection.channel()
         found = []
-        while (got := channel.basic_get("q", auto_ack=True))[0] is not None:
+        while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
             found.append(got[2])
         connection.close()
         return found

@@ -180,15 +180,15 @@ def test_only_clients_in_the_handshake_count_as_unauthenticated() -> None:
         peers = [amqp091.Peer("127.0.0.1", cluster.port) for _ in range(3)]
         for peer in peers:
             peer.start()
-        with amqp091.Peer("127.0.0.1", cluster.port) as refused:
-            refused.send_bytes(HEADER_AMQP091)
-            refused.expect_eof()
-        for peer in peers:
-            peer.start_ok("user", "user")
-            peer.expect(0, Connection.Tune)
-            peer.tune_ok()
-            peer.send(0, method(Connection.Open, virtual_host="b"))
-            peer.expect(0, Connection.OpenOk)
+        with amqp091.Peer("127.0.0.1", cluster.port) as waiting:
+            wait_until(lambda: cluster.call(lambda: len(cluster.front.waiting_room)) == 1)
+            for peer in peers:
+                peer.start_ok("user", "user")
+                peer.expect(0, Connection.Tune)
+                peer.tune_ok()
+                peer.send(0, method(Connection.Open, virtual_host="b"))
+                peer.expect(0, Connection.OpenOk)
+            waiting.handshake("b", "user", "user")
         wait_until(lambda: cluster.call(lambda: len(cluster.front.admission)) == 0)
         with amqp091.Peer("127.0.0.1", cluster.port) as another:
             another.handshake("b", "user", "user")

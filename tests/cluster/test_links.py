@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Queue
 
-from leveret.cluster import links
+from leveret.cluster import links, node_handshake
 from leveret.cluster.links import NodeClient, NodeInfo, is_deserted
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.properties import encode_header
@@ -377,6 +378,26 @@ def test_many_clients_at_once(nodes: Linked, monkeypatch: pytest.MonkeyPatch) ->
             peer.expect(0, Connection.OpenOk)
     assert not nodes.server.refused
     assert remote.attempts == len(peers)
+
+
+def test_clients_in_the_queue_for_a_node_are_not_refused(nodes: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout is that of one attempt, not that of all clients of a node that was killed."""
+    begun: list[float] = []
+
+    async def slow_call(*arguments: Any) -> None:
+        begun.append(0.0)
+        await asyncio.sleep(0.5)
+        await node_handshake.call(*arguments)
+
+    monkeypatch.setattr(links, "call", slow_call)
+    monkeypatch.setattr(links, "CONNECT_TIMEOUT", 1.5)
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(tuned(nodes.other.port)) for _ in range(4 * links.MAX_CALLS)]
+        for peer in peers:
+            opening(peer)
+        for peer in peers:
+            peer.expect(0, Connection.OpenOk)
+    assert len(begun) == nodes.remote("b").attempts == len(peers)
 
 
 def test_a_vhost_deleted_while_a_client_waits(nodes: Linked) -> None:

@@ -14,6 +14,7 @@ from tests.cluster.linked import Linked, linked
 from tests.cluster.test_links import exchange, opening, tuned
 from tests.support.peers import amqp09, amqp10
 from tests.support.peers.amqp091 import Connection
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -97,6 +98,51 @@ def test_without_the_settings(nodes: Linked) -> None:
         assert newer.login("PLAIN", b"\0user\0user") == 0
         newer.open("box", hostname="vhost:b")
         older.connect("b", "user", "user")
+
+
+def test_referrals(nodes: Linked) -> None:
+    """Clients that are not redirected are refused for a while, with the node that they should use."""
+    remote = nodes.remote("b")
+    remote.refers = True
+    with tuned(nodes.other.port) as peer:
+        opening(peer)
+        assert f"connect to {remote.client_addresses[0]}, or here after" in peer.read_connection_close(320).reply_text
+    with open_0_9(nodes) as older:
+        older.expect_method(0, "connection.redirect")
+    nodes.other.front.protocols.amqp10.settings.redirect = False
+    with amqp10.Peer("127.0.0.1", nodes.other.port) as newer:
+        assert newer.login("PLAIN", b"\0user\0user") == 0
+        newer.send(Open("box", hostname="vhost:b"))
+        newer.take(Open)
+        closed = newer.take(Close)
+        assert closed.error is not None and closed.error.condition == "amqp:connection:forced"
+    assert not nodes.epochs
+    with open_0_9(nodes, user="limited") as older:
+        older.read_end(530)
+    remote.refers = False
+    with tuned(nodes.other.port) as peer:
+        opening(peer)
+        peer.expect(0, Connection.OpenOk)
+
+
+def test_a_client_that_has_waited_for_its_shard_is_redirected(nodes: Linked) -> None:
+    remote = nodes.remote("b")
+    remote.unavailable = "shard 1 has no owner"
+    with open_0_9(nodes) as older, amqp10.Peer("127.0.0.1", nodes.other.port) as newer, tuned(nodes.other.port) as peer:
+        assert newer.login("PLAIN", b"\0user\0user") == 0
+        newer.send(Open("box", hostname="vhost:b"))
+        opening(peer)
+        wait_until(
+            lambda: nodes.cluster.call(lambda: sum(one.is_waiting_for_broker() for one in nodes.other.front.accepted)) == 3
+        )
+        remote.refers = True
+        remote.unavailable = ""
+        older.expect_method(0, "connection.redirect")
+        newer.take(Open)
+        closed = newer.take(Close)
+        assert closed.error is not None and closed.error.condition == "amqp:connection:redirect"
+        peer.read_connection_close(320)
+    assert not nodes.epochs
 
 
 def test_known_hosts() -> None:

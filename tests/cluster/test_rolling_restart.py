@@ -19,11 +19,12 @@ __all__ = ["dsn"]
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers through the node that owns the vhost at first, and then through any."""
+    """Publishes numbers to a queue, through the node of the first URL, and then through any."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], queue: str) -> None:
         super().__init__(daemon=True)
         self.urls = urls
+        self.queue = queue
         self.confirmed: list[int] = []
         self.connected = 0
         self.ended = threading.Event()
@@ -37,11 +38,11 @@ class Publisher(threading.Thread):
             leveret.sync.connect(self.urls, connect_timeout=CONNECT_TIMEOUT, on_event=self._note) as connection,
             connection.channel() as channel,
         ):
-            channel.declare_queue("q", durable=True)
-            while not self.ended.is_set():
+            channel.declare_queue(self.queue, durable=True)
+            while not self.ended.wait(0.002):
                 number += 1
                 try:
-                    channel.publish(b"%d" % number, "q", persistent=True)
+                    channel.publish(b"%d" % number, self.queue, persistent=True)
                 except Error:
                     continue
                 self.confirmed.append(number)
@@ -53,23 +54,29 @@ class Publisher(threading.Thread):
 
 
 @pytest.mark.slow
-def test_each_client_reconnects_once_for_each_move(tmp_path: Path, dsn: str) -> None:
-    nodes = [Node(tmp_path / name, dsn) for name in ("first", "second")]
-    with running(nodes[0]), running(nodes[1]):
+def test_each_client_reconnects_twice_at_most(tmp_path: Path, dsn: str) -> None:
+    """Each begins at another node, two of which relay, and gets to the node of its shard when that has moved."""
+    names = ("first", "second", "third")
+    nodes = [Node(tmp_path / name, dsn, LEVERET_CLUSTER__REFERRAL_TIME="60") for name in names]
+    with running(nodes[0]), running(nodes[1]), running(nodes[2]):
         assert owners(dsn)[0] == "first"
-        publisher = Publisher([node.url() for node in nodes])
-        publisher.start()
-        publisher.continues()
+        urls = [node.url() for node in nodes]
+        publishers = [Publisher(urls[at:] + urls[:at], f"q{at}") for at in range(len(nodes))]
+        for publisher in publishers:
+            publisher.start()
+            publisher.continues()
         for node in nodes:
             node.ask("nodes.drain", name=node.directory.name)
-            publisher.continues()
+            for publisher in publishers:
+                publisher.continues()
             node.stop()
-            publisher.continues()
+            for publisher in publishers:
+                publisher.continues()
             node.start()
-        publisher.ended.set()
-        publisher.join()
-        bodies = nodes[0].bodies("/")
-        found = [int(body) for body in bodies]
-        # A publish whose confirm was lost with its connection is repeated, directly before the following ones.
-        assert sorted({*found}) == publisher.confirmed
-        assert publisher.connected == 3
+        for publisher in publishers:
+            publisher.ended.set()
+            publisher.join()
+            found = [int(body) for body in nodes[0].bodies("/", publisher.queue)]
+            # A publish whose confirm was lost with its connection is repeated, directly before the following ones.
+            assert sorted({*found}) == publisher.confirmed
+        assert [publisher.connected for publisher in publishers] == [3, 3, 3]

@@ -80,6 +80,27 @@ def test_a_format_is_raised_when_all_nodes_know_it(tmp_path: Path, dsn: str, mon
         assert f"uses row format {NEWER.row}, and this version of Leveret knows up to {KNOWN.row}" in refused.stderr
 
 
+def test_a_database_of_an_earlier_version_gets_the_columns_that_it_lacks(dsn: str) -> None:
+    settings = ClusterSettings(dsn, "one", 0.6, True, shards=2)
+
+    async def announced() -> list[str]:
+        directory = Directory(settings)
+        try:
+            await directory.join()
+            await directory.enter("127.0.0.1:1")
+            await directory.begin([])
+            await directory.announce(Announcement("one"), ["other"])
+            view = await directory.look(0)
+            await directory.leave()
+            return view.nodes[0].unreachable
+        finally:
+            directory.close()
+
+    assert asyncio.run(announced()) == ["other"]
+    execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
+    assert asyncio.run(announced()) == ["other"]
+
+
 def newer_version(directory: Path) -> Path:
     """Return the path of a version of Leveret that knows newer formats: this one with other numbers."""
     shutil.copytree(ROOT / "src" / "leveret", directory / "leveret", copy_function=os.symlink)
@@ -155,27 +176,6 @@ def test_a_node_continues_after_what_it_does_not_understand(tmp_path: Path, dsn:
         execute(dsn, "DELETE FROM leveret.node WHERE name = 'other'")
         node.wait_for_log("the owners of the shards are known again")
         node.shard_pid(0, other_than=node.kill_shard(0))
-
-
-def test_a_database_of_an_earlier_version_gets_the_columns_that_it_lacks(dsn: str) -> None:
-    settings = ClusterSettings(dsn, "one", 0.6, True, shards=2)
-
-    async def announced() -> list[str]:
-        directory = Directory(settings)
-        try:
-            await directory.join()
-            await directory.enter("127.0.0.1:1")
-            await directory.begin([])
-            await directory.announce(Announcement("one"), ["other"])
-            view = await directory.look(0)
-            await directory.leave()
-            return view.nodes[0].unreachable
-        finally:
-            directory.close()
-
-    assert asyncio.run(announced()) == ["other"]
-    execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
-    assert asyncio.run(announced()) == ["other"]
 
 
 @pytest.fixture

@@ -233,3 +233,36 @@ def test_the_sessions_of_a_server_that_was_restarted_or_does_not_answer_say_noth
     assert not slow.watch.suspects()
     slow.look()
     assert slow.watch.suspects()
+
+
+def test_shards_of_nodes_that_drain_move_on() -> None:
+    """Those that have left such a node, and after the stop of one that has drained, all."""
+    looking = Looking(owned(0), owned(1, "c"), owned(2, "c"))
+    watch = looking.watch
+
+    def moving_on() -> list[int]:
+        return [shard for shard in (0, 1, 2) if watch.is_moving_on(shard, looking.now, 2.0)]
+
+    looking.look()
+    looking.change(2, node="b")  # moved to balance the nodes
+    looking.look()
+    assert moving_on() == []
+    looking.nodes[0] = node("a", draining=True)
+    looking.look()
+    looking.change(0, node=None)
+    looking.look()
+    assert moving_on() == []
+    looking.change(0, node="c")
+    looking.look()
+    assert moving_on() == [0]
+    looking.now += 2.0
+    assert moving_on() == []
+    del looking.nodes[0]
+    looking.look()
+    assert moving_on() == [0, 1, 2]
+    looking.now += 2.0
+    looking.look()
+    assert moving_on() == []
+    del looking.nodes[1]  # without a drain
+    looking.look()
+    assert moving_on() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from leveret.protocols.detect import HEADER_AMQP091
 from leveret.protocols.ingress_throttle import FIRST_READ
 from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.server import admission as module
-from leveret.server import transport
+from leveret.server import transport, waiting_room
 from leveret.server.admission import CHECK_GRACE, GRACE, Admission, network_of
 from leveret.server.tls import TlsProtocol
 from leveret.server.transport import READ_SIZE_BEFORE_OPEN
+from leveret.server.waiting_room import WaitingRoom
 from tests.security.certificates import Authority
 from tests.server.test_server import run, serving
+from tests.support.polling import wait_until_async
 
 HELLO = b"\x16\x03\x01\x02\x00" + b"\x01" * 512
 
@@ -100,6 +103,26 @@ def test_the_oldest_makes_room_after_a_while(total: int, per_address: int) -> No
     assert first.aborted and not second.aborted
     assert world.connect() is None
     assert len(world.admission) == 2
+
+
+@pytest.mark.parametrize(("total", "per_address"), [(3, 0), (0, 3)])
+def test_a_burst_does_not_end_handshakes_as_long_as_others_succeed(total: int, per_address: int) -> None:
+    world = World(total, per_address)
+    first, second, third = world.connect(), world.connect(), world.connect()
+    assert first and second and third
+    world.now += 2 * GRACE
+    world.admission.leave(third, opened=True)
+    assert world.connect() is not None
+    assert not world.admission.admit("192.0.2.1", may_wait=True)
+    assert not first.aborted and not second.aborted
+    # One that cannot wait replaces the oldest.
+    assert world.admission.admit("192.0.2.1")
+    assert first.aborted and not second.aborted
+    fourth = Waiting(world.admission, "192.0.2.1")
+    world.admission.enter(fourth, "192.0.2.1")
+    world.now += GRACE
+    assert world.admission.admit("192.0.2.1", may_wait=True)
+    assert second.aborted
 
 
 def test_one_whose_password_is_being_checked_stays() -> None:
@@ -193,10 +216,10 @@ def test_closed_sockets_leave_no_state() -> None:
     waiting = [world.connect(f"192.0.2.{number}") for number in range(5)]
     for one in waiting:
         assert one is not None
-        world.admission.leave(one)
+        world.admission.leave(one, opened=True)
         world.admission.leave(one)
     assert len(world.admission) == 0
-    assert not world.admission._by_address and not world.admission._addresses
+    assert not world.admission._by_address and not world.admission._addresses and not world.admission._opened
     assert not world.admission._by_count and world.admission._max_count == 0
 
 
@@ -231,7 +254,9 @@ def test_a_server_refuses_and_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
             first, second = await connect(), await connect()
             first.writer.write(HEADER_AMQP091)
             await first.reader.readexactly(7)
+            monkeypatch.setattr(waiting_room, "MAX_WAITING", 0)
             assert await (await connect()).ended() == b""
+            assert server.admission.refused == 1
             monkeypatch.setattr(module, "GRACE", 0.0)
             third = await connect()
             await third.open()
@@ -242,6 +267,98 @@ def test_a_server_refuses_and_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not second.reader.at_eof()
 
     run(test)
+
+
+def test_a_burst_waits_for_the_handshakes_before_it() -> None:
+    async def test() -> None:
+        async with serving() as (server, connect):
+            server.admission.per_address = 2
+            wires = [await connect() for _ in range(20)]
+            await wait_until_async(lambda: len(server.waiting_room) == 18)
+            for wire in wires:
+                await wire.open()
+            assert (server.admission.refused, server.admission.evicted) == (0, 0)
+            assert not server.waiting_room
+
+    run(test)
+
+
+def test_silent_sockets_are_replaced_by_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with serving() as (server, connect):
+            server.admission.per_address = 2
+            silent = [await connect(), await connect()]
+            wire = await connect()
+            await wait_until_async(lambda: len(server.waiting_room) == 1)
+            monkeypatch.setattr(module, "GRACE", 0.0)
+            await wire.open()
+            await silent[0].ended()
+
+    run(test)
+
+
+class Room:
+    """A waiting room over an admission, whose clock the test moves."""
+
+    def __init__(self, total: int, per_address: int) -> None:
+        self.world = World(total, per_address)
+        self.room = WaitingRoom(self.world.admission, 10.0, lambda: self.world.now)
+        self.served: list[str] = []
+
+    def take(self, host: str) -> socket.socket:
+        accepted = socket.socket()
+        assert self.room.take(accepted, host, lambda: self._serve(accepted, host))
+        return accepted
+
+    def _serve(self, accepted: socket.socket, host: str) -> None:
+        accepted.close()
+        self.served.append(host)
+        self.world.admission.enter(Waiting(self.world.admission, host), host)
+
+
+def test_networks_take_turns_in_the_waiting_room() -> None:
+    room = Room(4, 3)
+    for host in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2 + ["192.0.2.3"]:
+        room.take(host)
+    while room.room.admit():
+        pass
+    assert room.served == ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.1"]
+    assert len(room.room) == 2
+    room.room.close()
+
+
+def test_a_full_network_does_not_keep_others_in_the_waiting_room() -> None:
+    room = Room(0, 1)
+    for host in ["192.0.2.1"] * 3 + ["192.0.2.2"]:
+        room.take(host)
+    while room.room.admit():
+        pass
+    assert room.served == ["192.0.2.1", "192.0.2.2"]
+    assert room.room.has("192.0.2.1") and not room.room.has("192.0.2.2")
+    room.room.close()
+
+
+def test_sockets_leave_the_waiting_room_after_a_while() -> None:
+    room = Room(0, 1)
+    first = room.take("192.0.2.1")
+    room.world.now += 5
+    second = room.take("192.0.2.1")
+    room.world.now += 5
+    room.room.expire()
+    assert first.fileno() < 0 <= second.fileno()
+    assert len(room.room) == 1
+    room.room.close()
+    assert second.fileno() < 0
+    assert len(room.room) == 0
+
+
+def test_the_waiting_room_keeps_file_descriptors_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = WaitingRoom(Admission(), 10.0)
+    with socket.socket() as accepted:
+        monkeypatch.setattr(waiting_room, "highest_descriptor", lambda: 2 * accepted.fileno())
+        assert not room.take(accepted, "192.0.2.1", lambda: None)
+        monkeypatch.setattr(waiting_room, "highest_descriptor", lambda: 2 * accepted.fileno() + 2)
+        assert room.take(accepted, "192.0.2.1", lambda: None)
 
 
 def test_buffers_grow_when_the_connection_is_open() -> None:

@@ -514,6 +514,11 @@ def test_a_listener_that_accepts_only_tls(context: ssl.SSLContext) -> None:
         async with listening(tls=context) as (server, connecting):
             peer = await connecting()
             peer.writer.write(request())
+            answer = (await peer.reader.read()).decode()
+            assert answer.startswith("HTTP/1.1 400 ")
+            assert "the listener accepts only TLS (wss://); set 'websocket.plain' to accept ws://, too" in answer
+            peer = await connecting()
+            peer.writer.write(HEADER_AMQP091)
             assert await peer.reader.read() == b""
             await wait_until_async(lambda: not server.accepted)
 

@@ -69,7 +69,7 @@ class Cutting:
         self.harness.log.settle(self.entries.pop(0))
         del self.expected[0]
 
-    # The execution of each statement
+    # The work that executes each statement
 
     def insert(self) -> None:
         self.publish(b"%d" % self.queue.seq)

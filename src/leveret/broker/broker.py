@@ -577,6 +577,8 @@ class Broker:
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
+                if self.log.on_progress is not None:
+                    self.log.on_progress()
                 names = metadata.split_key(key)
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:

@@ -262,6 +262,8 @@ class Log:
         self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
+        # Called from time to time while a log is opened and recovered; it must not raise.
+        self.on_progress: Callable[[], None] | None = None
         # Completes the current batch at once while it is held open.
         self.completion: Callable[[], None] | None = None
 

@@ -118,6 +118,8 @@ class NodeServing(FrontServing):
         return plain, join_address(host, self._ports[TLS.section]) if composition.tls is not None else ""
 
     async def _stop_server(self, composition: Composition) -> None:
+        if self._stopping:
+            await self._shards.retire()
         self._shards.client.stop(self._stop_reason())
         await super()._stop_server(composition)
 

@@ -37,8 +37,6 @@ from leveret.cluster.link import (
     Lost,
     Message,
     OtherChannels,
-    Ping,
-    Pong,
     Ready,
     Refused,
     Reload,
@@ -46,7 +44,7 @@ from leveret.cluster.link import (
     Suspended,
 )
 from leveret.cluster.parts import FrontStopped, ShardPart
-from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
+from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings, beat_interval
 from leveret.config import Config, ConfigError
 from leveret.management.control_socket import ControlServer
 from leveret.node.composition import Composition
@@ -101,6 +99,8 @@ class ShardServing(Running):
         self._is_announced = False
         # The task that counts the channels of users.
         self._counting: asyncio.Task[None] | None = None
+        # The task that shows the front that the event loop runs.
+        self._beating: asyncio.Task[None] | None = None
 
     async def _compose(self) -> Composition:
         composition = await self._open()
@@ -109,6 +109,7 @@ class ShardServing(Running):
         if not self._is_linked:
             self._is_linked = True
             self._link.start(self._received, self._front_ended)
+            self._beating = asyncio.create_task(self._keep_beating())
         return composition
 
     async def _open(self) -> Composition:
@@ -154,8 +155,13 @@ class ShardServing(Running):
     def _start_shovels(self, composition: Composition) -> None:
         self._is_announced = True
         if self._listeners:
-            composition.front_listeners = self._listeners
-            composition.shovels.start()
+            composition.start_shovels(self._listeners)
+
+    async def _keep_beating(self) -> None:
+        """Show the front signs of life, without which it kills the process."""
+        while True:
+            self._link.send(Beat())
+            await asyncio.sleep(beat_interval(self._config.cluster.shard_timeout))
 
     async def _count_channels(self, services: Services) -> None:
         """Report the numbers of channels of users with a limit on it, when they change."""
@@ -216,8 +222,6 @@ class ShardServing(Running):
                     self._composition.services.note_channels_elsewhere(message.counts)
             case Reload():
                 self._apply(message.config)
-            case Ping():
-                self._link.send(Pong())
             case Stop():
                 self._stop_because(message.reason, message.client_timeout)
             case Beat():

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from leveret.cluster.node_handshake import LinkFailed
 from leveret.cluster.openings import Amqp0Opening, Amqp10Opening, Opening
 from leveret.cluster.relay import Relay
+from leveret.cluster.waiting import INTERVAL, Waiting
 from leveret.protocols.adoption import Adoption
 from leveret.protocols.amqp09.connection.connection import Connection as Connection09
 from leveret.protocols.amqp09.settings import Amqp09Settings
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.connection")
 
-# Seconds between attempts to reach the shard of a client.
-PLACING_INTERVAL: Final = 0.05
+# Seconds between looks whether a client that waits for its shard has left.
+HANG_UP_INTERVAL: Final = 1.0
 
 
 class Target(Protocol):
@@ -43,6 +45,10 @@ class Target(Protocol):
     @property
     def client_addresses(self) -> tuple[str, str]:
         """The addresses of its node for clients, without and with TLS; "" if that is here or unknown."""
+
+    @property
+    def refers(self) -> bool:
+        """Whether clients that are not redirected must connect to its node for a while, if its address is known."""
 
     @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
@@ -78,6 +84,12 @@ class PlacedVhosts:
         return isinstance(name, str) and self._placement.shard_of(name) is not None
 
 
+def _is_due(placement: Placement, vhost: str) -> bool:
+    """Return whether clients that wait for the shard of a vhost should continue: it takes connections, or is gone."""
+    target = placement.shard_of(vhost)
+    return target is None or not target.unavailable
+
+
 class FrontSession(Peer):
     """Object between the socket of a client and the session that runs its handshake.
 
@@ -85,13 +97,25 @@ class FrontSession(Peer):
     is the socket.
     """
 
-    __slots__ = ("_held", "_opening", "_paused", "_placement", "_placing", "_proceeding", "_protocol", "_socket", "_vhosts")
+    __slots__ = (
+        "_held",
+        "_opening",
+        "_paused",
+        "_placement",
+        "_placing",
+        "_proceeding",
+        "_protocol",
+        "_socket",
+        "_vhosts",
+        "_waiting",
+    )
 
-    def __init__(self, protocol: int, peer: SocketPeer, placement: Placement) -> None:
+    def __init__(self, protocol: int, peer: SocketPeer, placement: Placement, waiting: Waiting) -> None:
         self._socket = peer
         super().__init__()
         self._protocol = protocol
         self._placement = placement
+        self._waiting = waiting
         self._vhosts = PlacedVhosts(placement)
         self._opening: Opening | None = None
         self._held = b""
@@ -154,53 +178,88 @@ class FrontSession(Peer):
         if target.unavailable and not self._placement.patience:
             opening.refuse(target.unavailable)
             return False
-        # The addresses are those of other listeners than the one for WebSockets.
-        address = "" if self.websocket_path else target.client_addresses[self.tls]
-        if address and not target.unavailable and account.may_open(vhost) and opening.redirect(frame, address):
+        if not target.unavailable and self._send_away(opening, frame, vhost, account, target):
             return False
         opening.session.flush()
         self._socket.pause_reading()
         if target.unavailable or target.connect is not None:
-            self._placing = asyncio.get_running_loop().create_task(self._reach(opening, vhost, account))
+            self._placing = asyncio.get_running_loop().create_task(self._reach(opening, frame, vhost, account))
         else:
             self._hand_over(opening, account, target)
         return True
 
-    async def _reach(self, opening: Opening, vhost: str, account: Account) -> None:
+    def _send_away(self, opening: Opening, frame: bytes, vhost: str, account: Account, target: Target) -> bool:
+        """Have the session answer an open whose client should connect to another node. Return False if it should not."""
+        # The addresses are those of other listeners than the one for WebSockets.
+        address = "" if self.websocket_path else target.client_addresses[self.tls]
+        if not address or not account.may_open(vhost):
+            return False
+        if opening.redirect(frame, address):
+            return True
+        if target.refers:
+            opening.refuse(f"another node has drained: connect to {address}, or here after 'cluster.referral_time'")
+            return True
+        return False
+
+    async def _reach(self, opening: Opening, frame: bytes, vhost: str, account: Account) -> None:
         """Wait until the client can be passed on to its shard, or refuse it after a while."""
+        # The client waits for the broker, and not the broker for the client.
+        self._socket.checking = True
+        try:
+            if await self._is_placed(opening, frame, vhost, account):
+                return
+        finally:
+            self._socket.checking = False
+        self._placing = None
+        if not self._paused:
+            self._socket.resume_reading()
+        self._proceed()
+
+    async def _is_placed(self, opening: Opening, frame: bytes, vhost: str, account: Account) -> bool:
+        """Return True when the client is passed on, or has left, and False when its session is to answer the open."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._placement.patience
         while not opening.session.closing:
-            if self._socket.hung_up():  # nothing is read that would show it
-                self._socket.abort()
-                return
             target = self._placement.shard_of(vhost)
             if target is None:
                 break
             reason = target.unavailable
-            if not reason and target.connect is not None:
+            if reason:
+                await self._await_turn(vhost, deadline)
+                if _is_due(self._placement, vhost):
+                    continue  # however late the turn of the client comes
+            elif self._send_away(opening, frame, vhost, account, target):
+                break
+            elif target.connect is None:
+                self._placing = None
+                self._hand_over(opening, account, target)
+                return True
+            else:
                 try:
                     route = await target.connect(self._adoption(opening, account))
                 except LinkFailed as error:
                     reason = str(error)
+                    await asyncio.sleep(INTERVAL)
                 else:
                     self._held = b""
                     self._placing = None
                     route.relay(self._socket, self._protocol)
                     self.connection_lost()
-                    return
-            elif not reason:
-                self._placing = None
-                self._hand_over(opening, account, target)
-                return
+                    return True
+            if self._socket.hung_up():  # nothing is read that would show it
+                self._socket.abort()
+                return True
             if loop.time() > deadline:
                 opening.refuse(reason)
                 break
-            await asyncio.sleep(PLACING_INTERVAL)
-        self._placing = None
-        if not self._paused:
-            self._socket.resume_reading()
-        self._proceed()
+        return False
+
+    async def _await_turn(self, vhost: str, deadline: float) -> None:
+        """Wait until the shard of a vhost takes connections, until a deadline, or until the client has left."""
+        loop = asyncio.get_running_loop()
+        with self._waiting.turn(vhost) as turn:
+            while not turn.done() and loop.time() <= deadline and not self._socket.hung_up():
+                await asyncio.wait([turn], timeout=max(0.001, min(HANG_UP_INTERVAL, deadline - loop.time())))
 
     def _hand_over(self, opening: Opening, account: Account, target: Target) -> None:
         """Hand the client over to a shard in this node, as soon as all output is written."""
@@ -226,6 +285,7 @@ class FrontSession(Peer):
         )
 
     def _give_away(self, adoption: Adoption, target: Target) -> None:
+        self._socket.opened()
         try:
             duplicate = self._socket.give_away()
         except OSError as error:
@@ -349,10 +409,11 @@ class FrontProtocols(Protocols):
     ) -> None:
         super().__init__(services, amqp10=amqp10, amqp09=amqp09)
         self._placement = placement
+        self._waiting = Waiting(partial(_is_due, placement))
 
     def make_session(self, protocol: int, peer: Peer) -> Receiver:
         assert isinstance(peer, SocketPeer)
-        front = FrontSession(protocol, peer, self._placement)
+        front = FrontSession(protocol, peer, self._placement, self._waiting)
         if protocol == V0_9_1:
             front.begin(Amqp0Opening(Connection091(front, self.services)))
         elif protocol == V0_9:

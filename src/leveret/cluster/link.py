@@ -95,10 +95,6 @@ class Reload(msgspec.Struct, frozen=True, tag=True):
     config: Config
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: answer with `Pong`."""
-
-
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """To a shard: stop, and close the clients with this reason.
 
@@ -112,7 +108,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: the front lives."""
+    """To either: the sender lives. A shard also sends it while it recovers its store, as long as that makes progress."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -134,10 +130,6 @@ class Applied(msgspec.Struct, frozen=True, tag=True):
     """To the front: the change with this number, and those before it, are applied."""
 
     number: int
-
-
-class Pong(msgspec.Struct, frozen=True, tag=True):
-    """To the front: the event loop of the shard runs."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -189,7 +181,6 @@ Message: TypeAlias = (
     | Adopt
     | Declare
     | Disown
-    | Ping
     | KnownHosts
     | Listeners
     | OtherChannels
@@ -200,7 +191,6 @@ Message: TypeAlias = (
     | Ready
     | Suspended
     | Applied
-    | Pong
     | Ended
     | Vhosts
     | Channels

@@ -436,11 +436,14 @@ class NodeClient:
 
     async def _call(self, node: NodeInfo, requested: Requested, timeout: float) -> socket.socket:
         """Connect to a node and make a request. Returns the socket for the stream that follows."""
-        limit = asyncio.timeout(timeout)
+        # Not of the time in the queue: all clients of a node that was killed come back at once.
+        limit = asyncio.timeout(None)
         attempts = self._attempts[requested.shard]
         attempts[limit] = node.name
         try:
             async with limit, self._calls[node.name]:
+                if limit.when() is None:  # not expired meanwhile
+                    limit.reschedule(asyncio.get_running_loop().time() + timeout)
                 sock = await self._dial(node.address)
                 try:
                     await call(sock, self._secret, self._name, node.name, requested, self._link_format())

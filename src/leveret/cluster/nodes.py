@@ -57,6 +57,8 @@ PATIENCE: Final = 2.0
 _MOVE_CLIENT_TIMEOUT: Final = 0.25
 # Seconds at the stop for changes that are not stored yet, and for leaving the list of the nodes.
 _LAST_WRITE_TIMEOUT: Final = 2.0
+# Seconds for the other nodes to notice that this one has left the list.
+_NOTICE_TIME: Final = 2.5 * INTERVAL
 # Seconds for a shard without vhosts to start, when it gets its first one.
 _START_TIMEOUT: Final = 20.0
 # Seconds for a process to end by itself whose shard another node has claimed.
@@ -125,6 +127,11 @@ class NodeShard(Shard):
     def client_addresses(self) -> tuple[str, str]:
         """The addresses of its node for clients, without and with TLS; "" if that is this one or unknown."""
         return ("", "") if self.is_here else self._nodes.clients_of(self.node)
+
+    @property
+    def refers(self) -> bool:
+        """Whether clients that are not redirected must connect to its node for a while, if its address is known."""
+        return self._nodes.refers(self.number, self.node)
 
     @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
@@ -220,9 +227,9 @@ class NodeShard(Shard):
             return False
         return row.node not in (None, own) and row.epoch > self.observed.epoch + 1
 
-    def ask(self, elapsed: float) -> None:
-        """Ask the process as above. One that has to end is killed if it does not."""
-        super().ask(elapsed)
+    def check(self, elapsed: float) -> None:
+        """Check the process as above. One that has to end is killed if it does not."""
+        super().check(elapsed)
         if self._end_by is not None and time.monotonic() >= self._end_by:
             self._end_by = math.inf
             self._kill("does not end, although the shard is for another node")
@@ -363,7 +370,7 @@ class NodeShards(Shards):
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
         self._reach = Reach(self.client, self._served_others)
-        self._start_asking()
+        self._start_checking()
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -401,20 +408,40 @@ class NodeShards(Shards):
 
     async def stop(self, reason: str) -> None:
         """Stop the shards of this node, store the last changes, and leave the list of the nodes."""
-        self._is_stopping = True
+        self._stop_watching()
         await super().stop(reason)
-        for task in (self._watching, self._beating, self._reserving):
-            if task is not None:
-                task.cancel()
         if self._reach is not None:
             self._reach.stop()
         with contextlib.suppress(TimeoutError, StorageFailed):
             async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
                 if self._writing is not None:
                     await self._writing
-                if self._watching is not None:
-                    self._watching = None
-                    await self._directory.leave()
+                await self._leave()
+
+    async def retire(self) -> None:
+        """Leave the list of the nodes before the stop, if this node has drained.
+
+        So the others refer the clients that it relays, which are closed afterwards.
+        """
+        if not self.is_draining or not self.config.cluster.referral_time or any(shard.has_process for shard in self.all):
+            return
+        self._stop_watching()
+        with contextlib.suppress(TimeoutError, StorageFailed):
+            async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
+                await self._leave()
+                await asyncio.sleep(_NOTICE_TIME)
+
+    def _stop_watching(self) -> None:
+        self._is_stopping = True
+        for task in (self._watching, self._beating, self._reserving):
+            if task is not None:
+                task.cancel()
+
+    async def _leave(self) -> None:
+        """Leave the list of the nodes, unless this one has left, or was never in it. Raises `StorageFailed`."""
+        if self._watching is not None:
+            self._watching = None
+            await self._directory.leave()
 
     def died(self, shard: NodeShard, refusal: str) -> None:
         """Handle that the process of a shard has ended."""
@@ -532,6 +559,12 @@ class NodeShards(Shards):
         names = {other.name for other in self._others}
         nodes = self.watch.nodes.values()
         return [NodeInfo(node.name, node.address, node.incarnation) for node in nodes if node.live and node.name in names]
+
+    def refers(self, shard: int, node: str) -> bool:
+        """Return whether clients of a shard must connect to its node for a while."""
+        owner = self.watch.nodes.get(node)
+        takes_clients = owner is not None and owner.live and not owner.draining
+        return takes_clients and self.watch.is_moving_on(shard, time.monotonic(), self.config.cluster.referral_time)
 
     def clients_of(self, node: str) -> tuple[str, str]:
         """Return where clients connect to another live node; "" if that is unknown."""

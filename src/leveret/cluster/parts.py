@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,8 @@ from leveret.broker import metadata
 from leveret.cluster.audit import ForwardedAudit
 from leveret.cluster.front_session import FrontProtocols
 from leveret.cluster.layout import SHARED, Committed
-from leveret.cluster.link import Begin, Link, Message, Opened, Records, Vhosts
-from leveret.cluster.settings import ShardSettings
+from leveret.cluster.link import Beat, Begin, Link, Message, Opened, Records, Vhosts
+from leveret.cluster.settings import ShardSettings, beat_interval
 from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.operations.vhosts import DEFAULT_VHOST
@@ -129,6 +130,9 @@ class ShardPart(Part):
         self.records: dict[tuple[str, str], bytes | None] = {}
         self._has_records = False
         self._is_divided = False
+        self.on_progress = self._report_progress
+        self._reported = 0.0
+        self._timeout = settings.config.cluster.shard_timeout
         self.first_number = settings.number + 1
         self.number_step = settings.config.cluster.shards
 
@@ -187,6 +191,13 @@ class ShardPart(Part):
         """Raise `FrontStopped` if the front has stopped before the log is open."""
         if not self._has_records and self._link.is_readable():
             raise FrontStopped
+
+    def _report_progress(self) -> None:
+        """Show the front that recovery makes progress, once in a while."""
+        now = time.monotonic()
+        if now - self._reported >= beat_interval(self._timeout):
+            self._reported = now
+            self._link.send(Beat())
 
     def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
         """Store nothing: the front has the shared records."""

@@ -16,6 +16,14 @@ from leveret.storage.cluster import Observed
 COUNT_INTERVAL: Final = 1.0
 # Bytes of disk reserved for the log of the front, which has no messages.
 _FRONT_RESERVE: Final = 1 << 20
+# Maximum seconds between two signs of life of a shard, and their number in `cluster.shard_timeout`.
+_BEAT_INTERVAL: Final = 1.0
+_BEATS: Final = 5
+
+
+def beat_interval(timeout: float) -> float:
+    """Return the seconds between two signs of life of a shard, for a value of `cluster.shard_timeout`."""
+    return min(_BEAT_INTERVAL, timeout / _BEATS) if timeout else _BEAT_INTERVAL
 
 
 class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):

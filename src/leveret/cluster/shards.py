@@ -21,6 +21,7 @@ from leveret.cluster.link import (
     Applied,
     Audited,
     AuditWritten,
+    Beat,
     Begin,
     Change,
     Channels,
@@ -34,8 +35,6 @@ from leveret.cluster.link import (
     Message,
     Opened,
     OtherChannels,
-    Ping,
-    Pong,
     Ready,
     Records,
     Refused,
@@ -45,13 +44,13 @@ from leveret.cluster.link import (
     Vhosts,
     make_pair,
 )
-from leveret.cluster.settings import ShardSettings, shard_config
+from leveret.cluster.settings import ShardSettings, beat_interval, shard_config
 from leveret.cluster.streams import Streams, open_control
 from leveret.config import Config
 from leveret.management.audit.log import AuditLog
 from leveret.management.operations.nodes import not_a_node
 from leveret.management.operations.shards import READY
-from leveret.node.child_process import ChildProcess, is_stopped
+from leveret.node.child_process import ChildProcess, is_stopped, processor_time
 from leveret.node.errors import StartFailed
 from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
@@ -72,10 +71,8 @@ RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
 APPLY_TIMEOUT: Final = 10.0
-# Maximum seconds between two questions whether the processes of the shards run, and the number of questions in the time
-# after which one that does not answer is killed.
-_ASK_INTERVAL: Final = 1.0
-_ASKS: Final = 5
+# In times of `cluster.shard_timeout`: processor time of a process that recovers its log without progress.
+_SPINS: Final = 6
 # Seconds for which changes of the numbers of channels are gathered.
 _SHARE_DELAY: Final = 0.1
 # Shared records, and bytes of their values, that are encoded and sent in one turn.
@@ -150,9 +147,11 @@ class Shard:
         self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
-        # Whether the process has not answered the last question yet, and the seconds since then, or since it was stopped.
-        self._is_asked = False
+        # Seconds since the last message of the process.
         self._silence = 0.0
+        # Whether the process has got on with its start since the last look, and the processor time that it had used then.
+        self._has_progressed = True
+        self._spent = 0.0
         self._process = ChildProcess(
             f"process of shard {number}", _MODULE, started=self._started, ended=self._ended, stop_timeout=timeout
         )
@@ -186,6 +185,11 @@ class Shard:
     def client_addresses(self) -> tuple[str, str]:
         """The addresses of its node for clients, without and with TLS; "" if that is this one or unknown."""
         return "", ""
+
+    @property
+    def refers(self) -> bool:
+        """Whether clients must connect to its node; False, because that is this one."""
+        return False
 
     @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
@@ -274,6 +278,7 @@ class Shard:
         self._link = Link(end)
         self._has_begun = False
         self._sending = None
+        self._has_progressed = True
         self.refusal = ""
         self.has_lost = False
         return self._settings(self.number, self._remote.fileno())
@@ -320,7 +325,6 @@ class Shard:
             self._acknowledging.cancel()
             self._acknowledging = None
         self._suspend()
-        self._is_asked = False
         self.channels = {}
         self._others = {}
         self._hosts = ""
@@ -338,34 +342,43 @@ class Shard:
             self.state = state
             self._shards.note_state()
 
-    def ask(self, elapsed: float) -> None:
-        """Ask the process whether it runs, and kill one that does not for `cluster.shard_timeout`.
+    def check(self, elapsed: float) -> None:
+        """Kill the process if it has shown no sign of life for `cluster.shard_timeout`.
 
-        One that does not serve yet cannot answer, and recovery of a large log takes longer: it is killed if it is stopped.
+        One that does not serve yet may show none, because recovery of a large log takes longer: it is killed if it is
+        stopped, or if it uses much processor time without progress.
 
         Args:
             elapsed: Seconds since the last call, except those in which this process did not run either.
         """
         if self._link is None or self.state == STOPPED:
-            self._is_asked = False
             return
+        problem = "has not answered"
         if self.state != READY:
-            self._is_asked = False
             problem = "has been stopped"
             if not is_stopped(self.pid):
                 self._silence = 0.0
+                self._check_progress()
                 return
-        elif not self._is_asked:
-            self._is_asked, self._silence = True, 0.0
-            self._link.send(Ping())
-            return
-        else:
-            problem = "has not answered"
         self._silence += elapsed
         timeout = self._shards.config.cluster.shard_timeout
         if 0 < timeout <= self._silence:
             self._silence = 0.0
             self._kill(f"{problem} for {timeout:g} seconds ('cluster.shard_timeout')")
+
+    def _check_progress(self) -> None:
+        """Kill a process that uses processor time, but does not get on with its start."""
+        spent = processor_time(self.pid)
+        if spent is None or self._has_progressed:
+            self._has_progressed, self._spent = False, spent or 0.0
+            return
+        timeout = self._shards.config.cluster.shard_timeout
+        if timeout > 0 and spent - self._spent >= _SPINS * timeout:
+            self._has_progressed = True
+            self._kill(
+                f"has used {_SPINS * timeout:g} seconds of processor time without progress of its recovery"
+                f" ({_SPINS} times 'cluster.shard_timeout')"
+            )
 
     def _kill(self, reason: str) -> None:
         """Kill a process that hangs."""
@@ -434,7 +447,11 @@ class Shard:
     # Messages of the process
 
     def _received(self, message: Message, carried: socket.socket | None) -> None:
+        self._has_progressed = True
+        self._silence = 0.0
         match message:
+            case Beat():
+                return
             case Opened():
                 self.is_open = True
                 self.shared = message.shared
@@ -448,8 +465,6 @@ class Shard:
                 self._suspend()
             case Applied():
                 self.applied = max(self.applied, message.number)
-            case Pong():
-                self._is_asked = False
             case Ended():
                 user = self._users.pop(message.connection, None)
                 if user is not None:
@@ -537,7 +552,7 @@ class Shards:
         self._vhost_removed: Callable[[str], None] | None = None
         self._state_changed: Callable[[], None] | None = None
         self._has_begun = False
-        self._asking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._is_sharing = False
         self._changed = asyncio.Event()
         self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
@@ -671,7 +686,7 @@ class Shards:
         """Start all shards that do not run yet, without waiting for them."""
         for shard in self.all:
             shard.start()
-        self._start_asking()
+        self._start_checking()
 
     async def opened_all(self) -> None:
         """Wait until the logs of all shards are open. Raises `StartFailed`."""
@@ -685,25 +700,24 @@ class Shards:
             shard.begin()
         await self._started(lambda: all(shard.state == READY for shard in self.all) and not self._missing_vhosts())
 
-    def _start_asking(self) -> None:
-        self._asking = asyncio.create_task(self._keep_asking())
+    def _start_checking(self) -> None:
+        self._checking = asyncio.create_task(self._keep_checking())
 
-    async def _keep_asking(self) -> None:
-        """Ask the processes of the shards periodically whether they run."""
-        asked = time.monotonic()
+    async def _keep_checking(self) -> None:
+        """Check periodically whether the processes of the shards run."""
+        checked = time.monotonic()
         while True:
-            timeout = self.config.cluster.shard_timeout
-            interval = min(_ASK_INTERVAL, timeout / _ASKS) if timeout else _ASK_INTERVAL
+            interval = beat_interval(self.config.cluster.shard_timeout)
             await asyncio.sleep(interval)
-            before, asked = asked, time.monotonic()
+            before, checked = checked, time.monotonic()
             for shard in self.all:
                 # A pause of this process, such as one of the whole machine, is none of the shards.
-                shard.ask(min(asked - before, 2 * interval))
+                shard.check(min(checked - before, 2 * interval))
 
     async def stop(self, reason: str) -> None:
         """Stop all shards."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         await asyncio.gather(*(shard.stop(reason) for shard in self.all))
 
     def opened(self, shard: Shard) -> None:

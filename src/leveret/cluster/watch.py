@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -177,6 +178,8 @@ class Watch:
         shards: The number of shards; None before the first start of a node has finished.
         format: The format of the database.
         restarts: When each node was seen in another incarnation than before, by the clock of this process.
+        moved: When each shard was seen in another node than before, which drains, by the same clock.
+        retired: When a node that had drained was last seen to leave the list.
     """
 
     def __init__(self, name: str, lease: float) -> None:
@@ -188,7 +191,12 @@ class Watch:
         self.shards: int | None = None
         self.format = 0
         self.restarts: dict[str, float] = {}
+        self.moved: dict[int, float] = {}
+        self.retired = -math.inf
         self._incarnations: dict[str, str] = {}
+        # The last owner of each shard, and the nodes that drained at the last look.
+        self._homes: dict[int, str] = {}
+        self._draining: set[str] = set()
         self._unchanged: dict[int, _Free] = {}
         # When the last look was answered, and whether the server did not answer one since.
         self._looked = 0.0
@@ -212,6 +220,7 @@ class Watch:
         self.nodes = {node.name: node for node in view.nodes}
         self.owners = {owner.shard: owner for owner in view.owners}
         is_prompt = answered - asked <= INTERVAL
+        self._note_drains(answered)
         pause = min(answered - self._looked, MAX_PAUSE)
         allowance = RECONNECT_TIME if self._is_interrupted else 0.0
         self._looked, self._is_interrupted = answered, False
@@ -243,6 +252,18 @@ class Watch:
             if not self._is_live(name):
                 self._absent[name] = self._absent[name] + 1 if is_prompt else 0
 
+    def _note_drains(self, now: float) -> None:
+        """Note the shards that have left nodes which drain, and such nodes that have left the list."""
+        draining = {node.name for node in self.nodes.values() if node.draining}
+        if not self._draining <= self.nodes.keys():
+            self.retired = now
+        for number, owner in self.owners.items():
+            if owner.node is not None and self._homes.setdefault(number, owner.node) != owner.node:
+                if self._homes[number] in self._draining | draining:
+                    self.moved[number] = now
+                self._homes[number] = owner.node
+        self._draining = draining
+
     def _note_session(self, owner: OwnerRow, started: float, *, is_prompt: bool) -> None:
         """Note whether the session of an owner exists."""
         if owner.in_session:
@@ -256,6 +277,10 @@ class Watch:
         if owner.node is None or (owner.epoch, started) != (known.epoch, known.started) or owner.state() != known.ended:
             # The server was restarted, or the owner shows signs of life without the session, as through a pooler.
             del self._sessions[owner.shard]
+
+    def is_moving_on(self, shard: int, now: float, seconds: float) -> bool:
+        """Return whether clients of a shard connect again, because a node has drained or stopped some seconds ago."""
+        return now - max(self.moved.get(shard, -math.inf), self.retired) < seconds
 
     def suspects(self) -> dict[str, str]:
         """Return the other nodes with a shard whose session has ended without a sign of life since: names and addresses."""

@@ -292,7 +292,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
         int,
         about(
             "Maximum number of sockets whose clients have not opened a connection. Another one replaces the oldest "
-            "socket that has waited for 2.5 seconds, or is closed if there is none.",
+            "socket that has waited for 2.5 seconds. If there is none, it waits.",
             ge=0,
         ),
     ] = 4000
@@ -434,6 +434,14 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
             "the listeners. Default: the host of `cluster.advertised` or `server.host`, or the name of the machine."
         ),
     ] = None
+    referral_time: Annotated[
+        Seconds,
+        about(
+            "Time after the drain or stop of another node in which clients of shards of other nodes are refused with the "
+            "address of the right node, unless they follow redirects. 0: they are always relayed.",
+            ge=0,
+        ),
+    ] = 0.0
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
@@ -441,7 +449,8 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about(
             "Time without an answer after which the process of a shard counts as hung. It is killed and started again. "
-            "One that does not serve yet is killed only if it is stopped (SIGSTOP) for this time. 0: never.",
+            "One that does not serve yet is killed only if it is stopped (SIGSTOP) for this time, or if it uses six times "
+            "as much processor time without progress of its recovery. 0: never.",
             ge=0,
         ),
     ] = 10.0
@@ -777,6 +786,9 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
     dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
     dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None
+    dest_add_origin_headers: Annotated[
+        bool | None, about("Add the headers `x-shovelled-exchange` and `x-shovelled-routing-key`.")
+    ] = None
     ack_mode: Annotated[
         Literal["on-confirm", "on-publish", "no-ack"] | None,
         about("When messages are [acknowledged](shovel.md#guarantees) at the source. Default: `on-confirm`."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ log = logging.getLogger("leveret.serve")
 _MIN_DELAY: Final = 0.5
 _MAX_DELAY: Final = 30.0
 _STABLE: Final = 60.0
+# In /proc/PID/stat, behind the name of the program.
+_USER_TIME: Final = 11
+_SYSTEM_TIME: Final = 12
 # Seconds for the process to end, before it is killed.
 STOP_TIMEOUT: Final = 4.0
 
@@ -33,6 +37,16 @@ def is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def processor_time(pid: int) -> float | None:
+    """Return the seconds of processor time that a process has used; None if there is none, or if that is unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK")
 
 
 class ChildProcess:

@@ -144,6 +144,7 @@ class Composition:
             raise ConfigError(f"{config_name}: {error}") from None
         self.users = users
         self.log, self.overflow = self._make_logs(salvage)
+        self.log.on_progress = self.part.on_progress
         try:
             recovery = self.log.open(index_later=True)
             if self.overflow is not None:
@@ -462,6 +463,11 @@ class Composition:
     def _apply_admission_limits(self) -> None:
         self.server.admission.total = self.config.limits.unauthenticated
         self.server.admission.per_address = self.config.limits.unauthenticated_per_address
+
+    def start_shovels(self, front_listeners: list[str]) -> None:
+        """Start the shovels of a shard, which may connect to these addresses of the front."""
+        self.front_listeners = front_listeners
+        self.shovels.start()
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
         """Create a vhost, or change the settings of an existing one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -66,6 +66,7 @@ class Part:
         number_step: The difference between the numbers of two connections.
         audit: The audit log; None for one of this process.
         timer_interval: Maximum seconds between runs of the broker's timers.
+        on_progress: Called from time to time while the log is recovered; None for no reports.
     """
 
     has_listeners = True
@@ -77,6 +78,7 @@ class Part:
     number_step = 1
     audit: AuditLog | None = None
     timer_interval = MAX_TIMER_SLEEP
+    on_progress: Callable[[], None] | None = None
 
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import time
 from collections import OrderedDict
@@ -38,17 +39,18 @@ class Admission:
     """Registry of sockets whose clients have not opened a connection, oldest first.
 
     A new socket that exceeds a limit replaces the oldest socket that has waited for more than GRACE seconds (CHECK_GRACE
-    if its password check is pending). For the limit per address, the replaced socket has the same address. If there is
-    none, the new socket is closed. At the total limit, the oldest socket of the network with the most sockets is closed,
-    regardless of its age, if that network has at least two more sockets than the network of the new one. Thus silent
-    sockets do not lock out other clients for long, no network locks out others, and a burst of clients does not disturb
-    pending logins.
+    if its password check is pending). One that can wait does not, as long as clients of those before it open connections.
+    For the limit per address, the replaced socket has the same address. If there is none, the new socket is closed. At the
+    total limit, the oldest socket of the network with the most sockets is closed, regardless of its age, if that network
+    has at least two more sockets than the network of the new one. Thus silent sockets do not lock out other clients for
+    long, no network locks out others, and a burst of clients does not disturb pending logins.
 
     Attributes:
         total: The limit on all sockets; 0 is unlimited.
         per_address: The limit per IPv4 address, or per 64-bit prefix of IPv6 addresses; 0 is unlimited.
         refused: The number of new sockets closed at a limit.
         evicted: The number of old sockets closed at a limit.
+        on_leave: Called when a socket is closed, or its client has opened a connection.
     """
 
     def __init__(self, total: int = 0, per_address: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,6 +59,9 @@ class Admission:
         self.refused = 0
         self.evicted = 0
         self._clock = clock
+        # When a client has last opened a connection: of each network with sockets, and of all.
+        self._opened: dict[bytes, float] = {}
+        self._last_opened = -math.inf
         # The start time of each socket.
         self._sockets: OrderedDict[Waiting, float] = OrderedDict()
         self._by_address: dict[bytes, OrderedDict[Waiting, float]] = {}
@@ -66,23 +71,36 @@ class Admission:
         self._max_count = 0
         self._report_due = 0.0
         self._unreported = 0
+        self.on_leave: Callable[[], None] = _ignore
 
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def admit(self, host: str) -> bool:
-        """Return whether to accept a new socket from this address. May close an older socket."""
+    def admit(self, host: str, *, may_wait: bool = False) -> bool:
+        """Return whether to serve a new socket from this address. May close an older socket.
+
+        Args:
+            host: The address.
+            may_wait: Whether the socket waits if it cannot be served, so that it is not refused.
+        """
         network = network_of(host)
         own: Mapping[Waiting, float] = self._by_address.get(network, {})
         if self.per_address and len(own) >= self.per_address:
             # The replacement does not change the total.
-            return self._evict(own, host, PER_ADDRESS)
+            if may_wait and self._is_recent(self._opened.get(network, -math.inf)):
+                return False
+            return self._evict(own, host, PER_ADDRESS, may_wait=may_wait)
         if not self.total or len(self._sockets) < self.total:
             return True
         if self._max_count > len(own) + 1:
             busiest = next(iter(self._by_count[self._max_count]))
-            return self._evict(self._by_address[busiest], host, TOTAL, at_once=True)
-        return self._evict(self._sockets, host, TOTAL)
+            return self._evict(self._by_address[busiest], host, TOTAL, may_wait=may_wait, at_once=True)
+        if may_wait and self._is_recent(self._last_opened):
+            return False
+        return self._evict(self._sockets, host, TOTAL, may_wait=may_wait)
+
+    def _is_recent(self, time: float) -> bool:
+        return self._clock() - time < GRACE
 
     def enter(self, waiting: Waiting, host: str) -> None:
         """Add a socket."""
@@ -111,16 +129,20 @@ class Admission:
         self._enter(waiting, network_of(host) if is_admitted else before)
         return is_admitted
 
-    def leave(self, waiting: Waiting) -> None:
-        """Remove a socket that is closed or whose client has opened a connection. May be called more than once."""
+    def leave(self, waiting: Waiting, *, opened: bool = False) -> None:
+        """Remove a socket that is closed, or whose client has opened a connection. May be called more than once."""
         if self._sockets.pop(waiting, None) is None:
             return
         network = self._addresses.pop(waiting)
         own = self._by_address[network]
         del own[waiting]
         self._count(network, len(own) + 1, len(own))
+        if opened:
+            self._opened[network] = self._last_opened = self._clock()
         if not own:
             del self._by_address[network]
+            self._opened.pop(network, None)
+        self.on_leave()
 
     def _count(self, network: bytes, before: int, after: int) -> None:
         """Update the number of sockets of a network."""
@@ -134,7 +156,9 @@ class Admission:
         if after > self._max_count or self._max_count not in self._by_count:
             self._max_count = after
 
-    def _evict(self, candidates: Mapping[Waiting, float], host: str, setting: str, at_once: bool = False) -> bool:
+    def _evict(
+        self, candidates: Mapping[Waiting, float], host: str, setting: str, *, may_wait: bool, at_once: bool = False
+    ) -> bool:
         """Close the oldest candidate that may be closed. Returns False if there is none.
 
         With `at_once`, all candidates may be closed, but those with a pending password check come last.
@@ -153,6 +177,8 @@ class Admission:
             self.leave(chosen)
             chosen.abort()
             return True
+        if may_wait:
+            return False
         self.refused += 1
         self._report(host, setting, "closed the new one")
         return False
@@ -173,6 +199,10 @@ class Admission:
             self._unreported,
         )
         self._unreported = 0
+
+
+def _ignore() -> None:
+    """Have nothing to do when a socket leaves."""
 
 
 def network_of(host: str) -> bytes:

@@ -20,6 +20,7 @@ from leveret.server.admission import Admission
 from leveret.server.listener import Listener
 from leveret.server.periodic import Tasks
 from leveret.server.transport import AdoptedProtocol, MakeProtocol, SocketProtocol, Sockets
+from leveret.server.waiting_room import WaitingRoom
 from leveret.server.watch import INTERVAL, Watch
 from leveret.server.watchdog import Watchdog
 
@@ -74,6 +75,8 @@ class Server:
         self.on_failure = on_failure
         self.tls = tls
         self.admission = Admission()
+        self.waiting_room = WaitingRoom(self.admission, handshake_timeout)
+        self._admits = False
         self.listeners: list[Listener] = []
         self.accepted: set[SocketProtocol] = set()
         self._connecting: set[Connecting] = set()
@@ -92,6 +95,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._sockets = Sockets(self.protocols, loop, self.executor, self.handshake_timeout, self.admission, self.accepted)
+        self.admission.on_leave = self._admit_soon
         self.services.call_soon = loop.call_soon
         broker = self.broker
         broker.jobs.call_soon = loop.call_soon
@@ -171,14 +175,42 @@ class Server:
         accepted: socket.socket,
         host: str,
     ) -> None:
-        """Serve an accepted socket."""
+        """Serve an accepted socket, now or when fewer clients are in the handshake."""
+        serve = partial(self._serve, make_protocol, tls, tls_only, accepted, host)
+        room = self.waiting_room
+        if not (room and room.has(host)) and self.admission.admit(host, may_wait=True):
+            serve()
+        elif not room.take(accepted, host, serve):
+            # Full: as without a room.
+            if self.admission.admit(host):
+                serve()
+            else:
+                accepted.close()
+
+    def _serve(
+        self,
+        make_protocol: MakeProtocol,
+        tls: ssl.SSLContext | None,
+        tls_only: bool,
+        accepted: socket.socket,
+        host: str,
+    ) -> None:
         assert self._sockets is not None
-        if not self.admission.admit(host):
-            accepted.close()
-            return
         protocol = make_protocol(self._sockets, tls, tls_only)
         self.admission.enter(protocol, host)
         self._connect(protocol, accepted)
+
+    def _admit_soon(self) -> None:
+        """Admit waiting sockets, once for all that leave in this turn."""
+        if self.waiting_room and not self._admits:
+            assert self._loop is not None
+            self._admits = True
+            self._loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        self._admits = False
+        if self.waiting_room.admit():
+            self._admit_soon()
 
     def adopt(self, sock: socket.socket, adoption: Adoption, ended: Callable[[], None]) -> None:
         """Serve a connection that another process has accepted, and whose handshake it has run.
@@ -218,6 +250,7 @@ class Server:
         for listener in self.listeners:
             listener.close()
         self.listeners.clear()
+        self.waiting_room.close()
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""
@@ -272,6 +305,8 @@ class Server:
         self.watch.check()
         for listener in self.listeners:
             listener.check()
+        self.waiting_room.expire()
+        self._admit_soon()
         self.broker.end_turn()
         return INTERVAL
 

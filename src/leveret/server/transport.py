@@ -424,7 +424,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def opened(self) -> None:
         """Lift the limits on sockets whose clients have not opened a connection."""
         self._room = self._sockets.part(FIRST_READ)
-        self._sockets.admission.leave(self)
+        self._sockets.admission.leave(self, opened=True)
         self._end_deadline()
 
     def limit_reads(self, size: int, slowed: bool) -> None:

@@ -404,3 +404,10 @@ class WebSocketProtocol(SocketProtocol):
         self._first = b""
         assert self._transport is not None
         WebSocket(self._transport, self, self._sockets, self._settings).feed(data)
+
+    def _not_tls(self) -> None:
+        if self._first.startswith(_START):
+            assert self._transport is not None
+            reason = "the listener accepts only TLS (wss://); set 'websocket.plain' to accept ws://, too"
+            self._transport.write(refusal(Refused(HTTPStatus.BAD_REQUEST, reason)))
+        super()._not_tls()

@@ -60,7 +60,7 @@ class RowScan:
         self._connection = connection
         self._checksums = checksums
         self._rebuilt = rebuilt
-        self._breaks = breaks if breaks is not None else Breaks(wanted=False)
+        self._breaks = breaks if breaks is not None else Breaks(wanted=False, report=log.on_progress)
         self._rebuilder = Rebuilder(log, self._breaks)
         self._first = self._last = 0
         self._slice_rows = slice_rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import compress
 from typing import Final
@@ -41,14 +41,21 @@ class Breaks:
 
     Without them, the loop would wait for up to one switch interval whenever it needs the lock, several times a turn:
     compiled code keeps the lock, and calls of SQLite release it for too short a time.
+
+    Args:
+        wanted: Whether there is an event loop.
+        report: Called for each piece of work; None for no reports.
     """
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, wanted: bool, report: Callable[[], None] | None = None) -> None:
         self._wanted = wanted
+        self._report = report
         self._last = 0.0
 
     def take(self) -> None:
         """Take a break if the last one was a while ago."""
+        if self._report is not None:
+            self._report()
         if self._wanted and time.monotonic() - self._last > _WORK_TIME:
             time.sleep(_BREAK_TIME)
             self._last = time.monotonic()

@@ -75,6 +75,8 @@ _FAILED_WRITES: Final = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCA
 CHECK_BYTES: Final = 64 << 20
 # Larger logs are indexed while the broker serves. One of this size takes at most about 0.5 s, with a row per message.
 INDEXED_BYTES: Final = 4 << 20
+# Steps of SQLite's virtual machine between two reports of progress: some milliseconds.
+PROGRESS_STEPS: Final = 1_000_000
 
 _SCHEMA: Final = (
     "CREATE TABLE log(id INTEGER PRIMARY KEY, settled BLOB, entries BLOB, data BLOB)",
@@ -278,12 +280,18 @@ class SqliteStore:
 
         With `index_later`, the rows of a large log are not read: see `Rebuilt.indexed`.
         """
+        on_progress = log.on_progress
+        if on_progress is not None:
+            # Also during checks of the whole file.
+            self._connection.set_progress_handler(on_progress, PROGRESS_STEPS)
         try:
             return self._recover(log, index_later)
         except sqlite3.Error as error:
             raise self._unopened(error) from None
         except MALFORMED as error:
             raise self.damaged(str(error)) from None
+        finally:
+            self._connection.set_progress_handler(None, 0)
 
     def _recover(self, log: Log, index_later: bool) -> Rebuilt:
         execute = self._connection.execute

@@ -79,6 +79,7 @@ ADDED: Final = {
         _ALWAYS,
     ),
     "*_details": _ALWAYS,
+    "websocket_path": "RabbitMQ has no AMQP over WebSocket",
 }
 # Keys that only RabbitMQ 3.10 has.
 OMITTED: Final = {
