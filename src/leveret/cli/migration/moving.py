@@ -157,7 +157,10 @@ class QueueMoves:
                 queue.problem = ""
             return False
         if length.consumers and not self._with_consumers:
-            self._note(queue, f"it has {counted(length.consumers, 'consumer')} at the source; stop them first")
+            self._note(
+                queue,
+                f"it has {counted(length.consumers, 'consumer')} at the source; stop them first, or add --with-consumers",
+            )
             return False
         if key in self._failed and not self._follows:
             return False
