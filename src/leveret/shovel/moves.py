@@ -194,7 +194,7 @@ class Move:
         now = asyncio.get_running_loop().time()
         if self.moved > self._moved_before:
             self._moved_before, self._progressed = self.moved, now
-        # The destination does not have more room a moment later, unless the move continues as long as it takes.
+        # The destination does not have more room a moment later, unless the move continues for as long as it takes.
         patience = 0.0 if isinstance(error, PublishFailed) else RETRY_TIMEOUT
         if not self.moved or (not self._follows and now > self._progressed + patience):
             raise error
