@@ -279,7 +279,7 @@ class Watch:
             del self._sessions[owner.shard]
 
     def is_moving_on(self, shard: int, now: float, seconds: float) -> bool:
-        """Return whether clients of a shard connect again, because a node has drained or stopped some seconds ago."""
+        """Return whether clients of a shard reconnect, because a node has drained or stopped some seconds ago."""
         return now - max(self.moved.get(shard, -math.inf), self.retired) < seconds
 
     def suspects(self) -> dict[str, str]:

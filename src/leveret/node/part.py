@@ -66,7 +66,7 @@ class Part:
         number_step: The difference between the numbers of two connections.
         audit: The audit log; None for one of this process.
         timer_interval: Maximum seconds between runs of the broker's timers.
-        on_progress: Called from time to time while the log is recovered; None for no reports.
+        on_progress: Called from time to time while the log is recovered; None for no calls.
     """
 
     has_listeners = True

@@ -44,7 +44,7 @@ class Breaks:
 
     Args:
         wanted: Whether there is an event loop.
-        report: Called for each piece of work; None for no reports.
+        report: Called for each piece of work; None for no calls.
     """
 
     def __init__(self, wanted: bool, report: Callable[[], None] | None = None) -> None:
