@@ -11,6 +11,7 @@
 #   make wheels                      the source archive and the wheels: pure, and compiled for each version of Python
 #   make deb                         a Debian package of the wheels, for the Python of this machine
 #   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
+#   make links                       the links of the documentation to other sites, over the internet
 #   make lint | format | docs | bench | demo | lock
 #   make setup                       install everything that these need
 
@@ -46,9 +47,10 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks coverage lint format docs site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks objects coverage lint format docs links site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster $(VENV)/bin/leveret compiled
+	@echo "The command is $(VENV)/bin/leveret; \`. $(VENV)/bin/activate\` adds it to the PATH of another terminal"
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
@@ -65,6 +67,11 @@ $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
 		{ echo "cannot install the dependencies; if pip found no distribution of google-re2, use a Python version for which" \
 			"google-re2 has wheels on this platform" >&2; exit 1; }
 	@touch $@
+
+# The command of this checkout, which is not installed.
+$(VENV)/bin/leveret: Makefile $(STAMPS)/venv
+	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s" -P -m leveret "$$@"\n' "$(CURDIR)/src" "$(CURDIR)/$(PY)" >$@
+	@chmod +x $@
 
 # Optional: without Arrow, streams are not sealed.
 $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
@@ -142,12 +149,26 @@ $(STAMPS)/airflow: requirements/airflow.txt $(STAMPS)/venv
 		{ rm -rf build/airflow; echo "cannot install Airflow: the test of its example is skipped" >&2; }
 	@touch $@
 
+# An object store for the test of sealed streams in one, in an environment of its own. Optional.
+objects: $(STAMPS)/objects
+$(STAMPS)/objects: requirements/objects.txt requirements/core.txt requirements/cluster.txt requirements/segments.txt $(STAMPS)/venv
+	@$(PY) -m venv --without-pip build/objects
+	@$(call INTO,build/objects) -r requirements/core.txt -r requirements/cluster.txt -r requirements/segments.txt \
+		-r requirements/objects.txt || \
+		{ rm -rf build/objects; echo "cannot install an object store: its test is skipped" >&2; }
+	@touch $@
+
 $(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/demo.txt
 	@touch $@
 
 $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/docs.txt
+	@touch $@
+
+$(STAMPS)/links: requirements/links.txt $(STAMPS)/venv
+	@$(PY) -m venv --without-pip build/links
+	@$(call INTO,build/links) -r requirements/links.txt
 	@touch $@
 
 # Does nothing if the sources have not changed since the last compilation.
@@ -234,6 +255,10 @@ format: $(STAMPS)/dev
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict
 
+# Not a part of CI, because it needs the internet and the other sites. The paths in 404.html are those of a server.
+links: docs $(STAMPS)/links
+	@build/links/bin/linkchecker --check-extern --no-status --no-warnings --ignore-url '/404\.html$$' site
+
 # The documentation of this checkout and of all releases, with a selector, as the workflow publishes it.
 site: $(STAMPS)/docs
 	@$(PY) tools/build_site.py
@@ -294,7 +319,7 @@ jar:
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management websocket payloads oauth otel cluster dev build demo docs frameworks airflow proton spark; do \
+	for group in segments management websocket payloads oauth otel cluster dev build demo docs links frameworks airflow objects proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

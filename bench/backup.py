@@ -32,6 +32,7 @@ _BODY: Final = 16384
 _PERCENTILES: Final = ("p50", "p99", "p999", "max")
 # Maximum number of milliseconds by which a confirm may be later during a backup.
 _BAR: Final = 50.0
+_WIDTH: Final = 120
 
 
 def fill(broker: LeveretProcess, size: int) -> None:
@@ -71,7 +72,7 @@ def measure(broker: LeveretProcess, seconds: float, target: Path | None, publish
 
 def summary(found: dict[str, list[dict[str, Any]]], title: str) -> Table:
     """Return the results of the turns, which `found` has by their kind, as a table."""
-    table = Table("", "confirmed/s", *(f"confirm {name} (ms)" for name in _PERCENTILES), "seconds of a backup", title=title)
+    table = Table("", "confirmed/s", *(f"{name} (ms)" for name in _PERCENTILES), "seconds of a backup", title=title)
     medians = []
     for kind, results in found.items():
         taken = [seconds for result in results for seconds in result["backups"]]
@@ -98,7 +99,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, help="a directory for the backups (default: beside the data directory)")
     parser.add_argument("--output", type=Path, help="a JSON file for all results")
     chosen = parser.parse_args()
-    console = Console()
+    console = Console(width=_WIDTH)
     found: dict[str, list[dict[str, Any]]] = {"without": [], "with backups": []}
     with tempfile.TemporaryDirectory(prefix="leveret-backup-") as directory:
         target = chosen.target or Path(directory, "backups")

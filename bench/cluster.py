@@ -17,18 +17,21 @@ Scenarios:
 - soak: full speed for 20 seconds with checkpoints and VACUUM FULL of another table: no shard may change its owner.
 
 Publishers, consumers and definers of three vhosts work all the time; their history is checked at the end of the piece. Each
-piece appends a line of JSON to `build/cluster/results.jsonl`. Exits with 1 if the history breaks an invariant. The table
-has the time between two confirms of a client that comes back at once. A shard that dies again within a minute is not
-restarted at once, but taken over by another node.
+piece appends a line of JSON to `build/cluster/results.jsonl`. Exits with 1 if the history breaks an invariant, or a round
+does not end; then the logs of the nodes and of PostgreSQL are in `build/cluster/SCENARIO-SEED`. The table has the time
+between two confirms of a client that comes back at once. A shard that dies again within a minute is not restarted at once,
+but taken over by another node.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -40,7 +43,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from bench.cluster_faults import ROUNDS, Load  # noqa: E402
+from bench.cluster_faults import ROUNDS, TAKE_OVER, Load  # noqa: E402
 from bench.cluster_network import NetworkRig  # noqa: E402
 from bench.cluster_proxies import ProxyRig, TlsProxyRig  # noqa: E402
 from bench.cluster_rig import ClockRig, Rig  # noqa: E402
@@ -49,6 +52,8 @@ from tests.support.postgres import execute, obstacle  # noqa: E402
 
 RIGS = {"partition": NetworkRig, "clock": ClockRig, "proxy": ProxyRig, "tls": TlsProxyRig}
 RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
+# Seconds for a round, of which each wait has a shorter limit of its own.
+ROUND_TIMEOUT = 120.0
 
 
 def rig_state(rig: Rig) -> list[object]:
@@ -74,9 +79,10 @@ async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str
         if time.monotonic() > until:
             break
         try:
-            kind, gap = await ROUNDS[scenario](load)
-        except AssertionError as error:
-            load.wrong.append(f"round {number + 1}: {error}")
+            async with asyncio.timeout(ROUND_TIMEOUT):
+                kind, gap = await ROUNDS[scenario](load)
+        except (AssertionError, TimeoutError) as error:
+            load.wrong.append(f"round {number + 1}: {error!r}")
             load.wrong += [f"PostgreSQL: {row}" for row in rig_state(load.rig)]
             print(*load.wrong, sep="\n", flush=True)
             break
@@ -88,8 +94,21 @@ async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str
     return gaps
 
 
+def keep_logs(rig: Rig, directory: Path) -> None:
+    """Copy the logs of the nodes and of PostgreSQL to a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for node in rig.nodes:
+        (directory / f"{node.directory.name}.log").write_text(node.log(), "utf-8")
+    for name, server in (("primary", rig.primary), ("standby", rig.standby)):
+        if server is not None:
+            shutil.copy(server.directory / "server.log", directory / f"{name}.log")
+    print(f"logs: {directory}", file=sys.stderr)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run a piece, and append its line to the results."""
+    # The history has millions of tuples after a while: a collection would stop all clients for seconds.
+    gc.disable()
     begun = time.monotonic()
     with ExitStack() as stack:
         rig = RIGS.get(arguments.scenario, Rig)(stack, replicated=not arguments.one_disk)
@@ -97,9 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         load = Load(rig, arguments.seed, arguments.waiting, 0.0 if arguments.scenario == "soak" else 0.005)
         until = begun + arguments.minutes * 60
         gaps = asyncio.run(play(load, arguments.scenario, arguments.rounds, until))
-        if load.wrong:
-            for node in rig.nodes:
-                print(f"--- {node.directory.name}\n{node.log()[-3000:]}", file=sys.stderr)
+        if load.wrong or any(kind == TAKE_OVER for kind in gaps):
+            keep_logs(rig, RESULTS.parent / f"{arguments.scenario}-{arguments.seed}")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     line = {
         "commit": commit.stdout.strip(),

@@ -22,6 +22,8 @@ from tests.support.postgres import PostgresServer, execute
 from tests.support.processes import family
 from tests.support.proxy import Proxy
 
+# The kind of a round of `soak` with one.
+TAKE_OVER = "take-over"
 # `cluster.lease` of the nodes.
 LEASE = 0.6
 # Seconds for confirms to come back, and for all messages to be delivered.
@@ -163,7 +165,7 @@ async def soak(load: Load) -> tuple[str, float]:
         await asyncio.sleep(1)
     changed = sum(rig.epoch(shard) != epoch for shard, epoch in enumerate(epochs))
     load.detail = f"{changed} false take-overs"
-    return "20 s" if not changed else "take-over", max(mover.gap(since) for mover in load.movers)
+    return "20 s" if not changed else TAKE_OVER, max(mover.gap(since) for mover in load.movers)
 
 
 async def in_thread(call: Callable[[], object]) -> None:

@@ -31,6 +31,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "leveret"
+# mypyc sets -Werror, but warnings of other compilers must not fail the build. Functions that the binary does not export are
+# called directly, and need neither a name nor an entry for the dynamic linker.
+COMPILER_OPTIONS = ("-Wno-error", "-fvisibility=hidden")
+# All binaries but one have a few hundred bytes of code. Segments on pages of their own would triple their size.
+LINKER_OPTIONS = ("-Wl,-z,noseparate-code",) if sys.platform == "linux" else ()
 # Number of older builds to keep, because running processes may still load modules from them.
 KEEP = 3
 
@@ -124,6 +129,7 @@ def identity(modules: list[str]) -> str:
                 "mypy": importlib.metadata.version("mypy"),
                 "python": sys.version,
                 "flags": os.environ.get("CFLAGS", ""),
+                "options": [*COMPILER_OPTIONS, *LINKER_OPTIONS],
                 "compiler": os.environ.get("CC", ""),
                 "modules": modules,
             },
@@ -167,8 +173,8 @@ def compile_here(modules: list[str]) -> None:
         group_name=f"{PACKAGE}_hot",
     )
     for extension in extensions:
-        # mypyc sets -Werror, but warnings of other compilers must not fail the build.
-        extension.extra_compile_args.append("-Wno-error")
+        extension.extra_compile_args += COMPILER_OPTIONS
+        extension.extra_link_args += LINKER_OPTIONS
     command = ParallelBuild(Distribution({"name": PACKAGE, "ext_modules": extensions}))
     command.build_lib = "lib"
     command.build_temp = "o"

@@ -7,14 +7,13 @@ The package contains the wheel that fits the machine's own Python, with its depe
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.build_wheels import ROOT, BuildFailed, run, version_of
+from tools.build_wheels import ROOT, BuildFailed, install, run, version_of
 
 DEBIAN = ROOT / "deploy" / "debian"
 UNIT = ROOT / "docs" / "systemd" / "leveret.service"
@@ -47,31 +46,6 @@ def find_wheel(dist: Path, python: Path = PYTHON) -> Path:
     if not found:
         raise BuildFailed(f"{dist} has no wheel for {python} ({tag}); run make wheels first")
     return found[0]
-
-
-def install(environment: Path, wheel: Path, extras: str) -> None:
-    """Install a wheel with extras, and with their dependencies in the versions of `requirements/`.
-
-    Args:
-        environment: A virtual environment.
-        wheel: The wheel.
-        extras: Names of extras, separated by commas.
-
-    Raises:
-        BuildFailed: There is no such extra, or pip failed.
-    """
-    pinned: dict[str, None] = {}
-    for name in ("core", *extras.split(",")):
-        path = ROOT / "requirements" / f"{name}.txt"
-        if not path.is_file():
-            raise BuildFailed(f"{path} does not exist; expected names of extras in --extras")
-        pinned.update(dict.fromkeys(re.findall(r"^[\w.-]+==\S+", path.read_text(encoding="utf-8"), re.MULTILINE)))
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as constraints:
-        constraints.write("\n".join(pinned))
-        constraints.flush()
-        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", environment / "bin" / "python3")
-        options = ("--quiet", "--no-compile", "--only-binary=:all:", "--constraint", constraints.name)
-        run(*pip, "install", *options, f"leveret[{extras}] @ {wheel.as_uri()}")
 
 
 def build(

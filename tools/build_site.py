@@ -43,7 +43,8 @@ def build(source: Path, target: Path, *options: str) -> None:
     with tempfile.NamedTemporaryFile("w", dir=source, prefix=".mkdocs-", suffix=".yml", encoding="utf-8") as config:
         config.write(CONFIG)
         config.flush()
-        mkdocs = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", config.name)
+        # Without --quiet, because --strict does not count the warnings that it hides.
+        mkdocs = (sys.executable, "-m", "mkdocs", "build", "--config-file", config.name)
         subprocess.run([*mkdocs, "--site-dir", target, *options], cwd=source, check=True)
 
 

@@ -256,6 +256,16 @@ def test_a_manifest_without_a_file(commands: Commands, tmp_path: Path) -> None:
             assert "manifest.json is damaged: it lacks the file" in said and Path(lost.path).name in said
 
 
+def test_the_progress_of_a_check(commands: Commands, tmp_path: Path) -> None:
+    """It advances inside of a file, as a database may have nearly all of the data."""
+    commands.ok("backup", str(tmp_path / "backups"))
+    shown: list[str] = []
+    stored = StoredBackup(BackupDirectory(tmp_path / "backups"), latest(tmp_path / "backups").name, shown.append)
+    stored.check()
+    size = stored.bytes >> 20
+    assert size > 2 and set(shown[1:]) == {f"{done} of {size} MiB" for done in range(size + 1)} - {f"0 of {size} MiB"}
+
+
 def test_a_damaged_log_is_not_backed_up(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not replace an intact backup."""
     backups = BackupDirectory(tmp_path / "backups")

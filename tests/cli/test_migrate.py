@@ -164,9 +164,15 @@ def test_messages_need_definitions(migration: Migration) -> None:
 
 def test_definitions_and_messages(migration: Migration) -> None:
     publish(migration.source, "deep", 200)
-    done = migration.run("--definitions", "--messages")
+    done = migration.run("--definitions", "--messages", "--add-origin-headers")
     assert done.code == 0, done.err
     assert "queue 'deep' in vhost '/': moved 200 messages" in done.err
+    with leveret.sync.connect(migration.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("deep")
+        assert message is not None
+        origin = message.headers["x-shovelled-exchange"], message.headers["x-shovelled-routing-key"]
+        assert origin == ("", "deep")
+        message.nack()
     assert b"moved 200 messages; 0 left at the source" in done.out
     assert drain(migration.destination.url(), "deep") == list(range(200))
     rows = {row["name"]: row for row in call(migration.destination.data_dir, "queues.list", {})}
@@ -229,7 +235,7 @@ def test_what_is_not_supported() -> None:
         {**queue, "name": "a", "auto_delete": True},
         {**queue, "name": "m", "type": "MQTT QoS 0"},
     ]
-    operator_policy: object = {
+    operator_policy: dict[str, object] = {
         "component": "operator_policy",
         "name": "o",
         "vhost": "v",
@@ -257,9 +263,13 @@ def test_shovels_that_are_not_migrated() -> None:
 
     kept = {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {}}
     plain = parameter("plain")
-    parameters = [plain, parameter("mqtt", **{"src-protocol": "mqtt"}), parameter("once", **{"src-delete-after": 5}), kept]
-    sections: dict[str, list[object]] = {"users": [{"name": "app"}], "parameters": [*parameters]}
-    shovels = DynamicShovels(Document(sections), "old")
+    parameters: list[object] = [
+        plain,
+        parameter("mqtt", **{"src-protocol": "mqtt"}),
+        parameter("once", **{"src-delete-after": 5}),
+        kept,
+    ]
+    shovels = DynamicShovels(Document({"users": [{"name": "app"}], "parameters": parameters}), "old")
     effects = {item.object: item.effect for item in shovels.findings()}
     moved = "moved by --shovels: set here, and deleted at the source; its destination is the broker to migrate from"
     assert effects["shovel 'plain' in vhost 'v'"] == moved

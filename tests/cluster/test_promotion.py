@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sharded import running
+from tests.cluster.test_freeze import frozen
 from tests.cluster.test_nodes import Node
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute, require_postgres
+from tests.support.processes import family
 
 
 @pytest.fixture
@@ -26,6 +28,27 @@ def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     finally:
         standby.remove()
         primary.remove()
+
+
+@pytest.mark.slow
+def test_a_primary_that_hangs_is_left_for_the_promoted_standby(
+    tmp_path: Path, servers: tuple[PostgresServer, PostgresServer]
+) -> None:
+    """Its connections stay open, as with a disk that hangs."""
+    old, new = servers
+    database = old.database().rpartition("/")[2]
+    hosts = f"{old.host}:{old.port},{new.host}:{new.port}"
+    node = Node(tmp_path / "one", f"postgresql://leveret@{hosts}/{database}?target_session_attrs=read-write")
+    with running(node):
+        node.publish("/", b"before")
+        assert old.process is not None
+        with frozen(family(old.process.pid)):
+            new.promote()
+            wait_until(lambda: execute(new.dsn(database), "SELECT NOT pg_is_in_recovery()")[0][0])
+            node.publish("/", b"promoted")
+            node.ask("users.add", name="added", password="secret")
+        assert node.bodies("/") == [b"before", b"promoted"]
+        assert node.log().count("a standby was promoted: leaving the old primary") == 2  # by the front and the shard
 
 
 def test_an_old_primary_that_is_back_is_not_used(tmp_path: Path, servers: tuple[PostgresServer, PostgresServer]) -> None:

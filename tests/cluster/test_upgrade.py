@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from leveret._build import __version__
 from leveret.cli.app import leveret
 from leveret.cluster.directory import Directory
 from leveret.cluster.watch import Announcement
 from leveret.storage import postgres_formats
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_formats import KNOWN, RESTORED_EPOCHS, Formats
-from tests.cluster.sharded import Sharded, config
+from tests.cluster.sharded import Sharded, config, running
+from tests.cluster.test_nodes import Node as FullNode
 from tests.support.broker import ROOT
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute, postgres_settings, require_postgres, shared_server
@@ -97,6 +99,83 @@ def test_a_database_of_an_earlier_version_gets_the_columns_that_it_lacks(dsn: st
     assert asyncio.run(announced()) == ["other"]
     execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
     assert asyncio.run(announced()) == ["other"]
+
+
+def newer_version(directory: Path) -> Path:
+    """Return the path of a version of Leveret that knows newer formats: this one with other numbers."""
+    shutil.copytree(ROOT / "src" / "leveret", directory / "leveret", copy_function=os.symlink)
+    for name, line in (
+        ("_build.py", '__version__ = "{}'),
+        ("storage/cluster.py", "LINK_FORMAT: Final = {}"),
+        ("storage/postgres_schema.py", "FORMAT_VERSION: Final = {}"),
+    ):
+        path = directory / "leveret" / name
+        text = path.read_text("utf-8")
+        before, after = ("", "9") if name == "_build.py" else ("1", "2")
+        assert line.format(before) in text
+        path.unlink()
+        path.write_text(text.replace(line.format(before), line.format(after)), "utf-8")
+    return directory
+
+
+@pytest.mark.slow
+def test_nodes_of_two_versions_in_one_cluster(tmp_path: Path, dsn: str) -> None:
+    """The new version speaks to the old one in the formats in use, until they are raised."""
+    path = str(newer_version(tmp_path / "newer"))
+    old, new, third = (FullNode(tmp_path / name, dsn, "a") for name in ("old", "new", "third"))
+    for node in (new, third):
+        node.environment["PYTHONPATH"] = path
+
+    def upgrade() -> tuple[int, str]:
+        """Run the command of the new version."""
+        done = subprocess.run(
+            [sys.executable, "-m", "leveret", "cluster", "upgrade"],
+            env=os.environ | postgres_settings(dsn) | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    with running(old), running(new):
+        versions = {node["name"]: node["version"] for node in old.ask("nodes.list")}
+        assert versions == {"old": __version__, "new": f"9{__version__}"}
+        old.ask("nodes.move", shard=1, node="new")
+        # Each passes on clients to the other one.
+        for node in (old, new):
+            for vhost in ("/", "a"):
+                node.publish(vhost, node.directory.name.encode())
+        new.ask("users.add", name="added", password="secret")
+        assert "added" in old.users()
+        code, text = upgrade()
+        assert (code, "live nodes do not know it: 'old'" in text) == (4, True), text
+        new.ask("nodes.drain", name="old")
+        old.stop()
+        assert upgrade() == (0, "raised the schema format from 1 to 2\nraised the link format from 1 to 2\n")
+        with pytest.raises(RuntimeError, match="uses schema format 2, and this version of Leveret knows up to 1; install"):
+            old.start()
+        with running(third):
+            assert third.bodies("/") == third.bodies("a") == [b"old", b"new"]
+            third.ask("nodes.move", shard=1, node="third")
+            new.publish("a", b"upgraded")
+            assert new.bodies("a") == [b"upgraded"]
+    assert not [line for node in (new, third) for line in node.log().splitlines() if "cannot connect to node" in line]
+
+
+def test_a_node_continues_after_what_it_does_not_understand(tmp_path: Path, dsn: str) -> None:
+    """Such as an announcement of a version that says something else."""
+    with FullNode(tmp_path / "one", dsn).start() as node:
+        assert isinstance(node, FullNode)
+        execute(
+            dsn,
+            "INSERT INTO leveret.node(name, incarnation, address, leveret, seen, applied, draining, clients, usage)"
+            " VALUES ('other', gen_random_uuid(), '127.0.0.1:1', '', now() + interval '1 hour', 0, false, '{}', '{}')",
+        )
+        node.wait_for_log("the owners of the shards are unknown")
+        execute(dsn, "DELETE FROM leveret.node WHERE name = 'other'")
+        node.wait_for_log("the owners of the shards are known again")
+        node.shard_pid(0, other_than=node.kill_shard(0))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from leveret.cluster.watch import INTERVAL, MOVE_TIMEOUT, STEP, NodeRow, OwnerRow, View, Watch
+from leveret.cluster.watch import INTERVAL, MOVE_TIMEOUT, RECONNECT_TIME, STEP, NodeRow, OwnerRow, View, Watch
 
 # Between two looks, so that rounding does not matter.
 LEASE = 0.55
@@ -68,13 +68,35 @@ def test_looks_that_are_answered_late_do_not_count() -> None:
     assert looking.looks_until_claim() >= 5
 
 
-def test_after_an_interruption_every_owner_has_its_whole_lease() -> None:
+def test_a_pause_of_this_process_does_not_count() -> None:
+    """The owners may have been held up, too, as by a pause of the whole machine."""
+    looking = Looking(owned(0), nodes=[node("b")])
+    for _ in range(3):
+        looking.look()
+        looking.now += INTERVAL
+    looking.now += 60
+    looking.look()
+    assert not looking.claims(0)
+    looking.now += INTERVAL
+    assert looking.looks_until_claim() == 1
+
+
+def test_after_an_interruption_every_owner_may_connect_again() -> None:
     looking = Looking(owned(0), owned(1, None), nodes=[node("b")])
     looking.looks_until_claim()
     looking.watch.interrupt()
     looking.now += 60
     looking.look()
-    assert not looking.claims(0)
+    assert looking.claims(0, 1) == [1]
+    assert looking.looks_until_claim() == 6 + round(RECONNECT_TIME / INTERVAL)
+    looking.watch.interrupt()
+    looking.look()
+    looking.look(took=5.0)
+    assert looking.looks_until_claim() > RECONNECT_TIME / INTERVAL
+    # One that has connected again has its lease only.
+    looking.watch.interrupt()
+    looking.look()
+    looking.change(0, seen="2")
     assert looking.looks_until_claim() == 6
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from leveret import sync
 from tests.docs.pages import DOCS, at_broker, page_id
 from tests.docs.terminals import Scene, perform, programs, scenes
 from tests.support.broker import Broker
@@ -16,32 +13,11 @@ from tests.support.broker import Broker
 CLIENT_PAGES = sorted((DOCS / "client").rglob("*.md"))
 SCENES = [(page, scene) for page in CLIENT_PAGES for scene in scenes(page)]
 
-# Names in the programs. The pages declare named objects with a literal.
-_QUEUE = re.compile(r'declare_queue\(\s*"([^"]+)"')
-_EXCHANGE = re.compile(r'declare_exchange\(\s*"([^"]+)"')
-
-
-@pytest.fixture
-def clean(broker: Broker) -> Iterator[Broker]:
-    """Remove the objects that programs of any page declare."""
-    _clean(broker)
-    yield broker
-    _clean(broker)
-
-
-def _clean(broker: Broker) -> None:
-    text = "\n".join(text for page in CLIENT_PAGES for text in programs(page).values())
-    with sync.connect(broker.url()) as connection, connection.channel() as channel:
-        for queue in set(_QUEUE.findall(text)):
-            channel.delete_queue(queue)
-        for exchange in set(_EXCHANGE.findall(text)):
-            channel.delete_exchange(exchange)
-
 
 @pytest.mark.parametrize(("page", "scene"), SCENES, ids=[f"{page_id(page)}-{scene.heading}" for page, scene in SCENES])
-def test_programs(page: Path, scene: Scene, clean: Broker, tmp_path: Path) -> None:
+def test_programs(page: Path, scene: Scene, own_vhost: Broker, tmp_path: Path) -> None:
     for name, text in programs(page).items():
-        (tmp_path / name).write_text(at_broker(text, clean), "utf-8")
+        (tmp_path / name).write_text(at_broker(text, own_vhost), "utf-8")
     perform(scene, tmp_path)
 
 

@@ -117,6 +117,8 @@ def test_arguments_exist(page: Path) -> None:
         # Headers that shovels add.
         additions.FORWARDED,
         additions.TIMESTAMP,
+        additions.EXCHANGE,
+        additions.ROUTING_KEY,
         # Reasons given by a Spark sink for rows that cannot be published.
         "x-exception-message",
         "x-original-exchange",

@@ -11,7 +11,6 @@ import pkgutil
 import re
 import shlex
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -20,10 +19,9 @@ import yaml
 
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
-from leveret.management.control_client import call
 from leveret.spark.pipeline.load import load_pipeline
 from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, code, links, page_id, program_name, prose
-from tests.support.broker import ROOT, Broker, LeveretProcess
+from tests.support.broker import ROOT, Broker
 
 # Languages of blocks that are not checked by `test_blocks_are_checked`.
 ELSEWHERE = {
@@ -89,17 +87,8 @@ def test_the_architecture_names_existing_files() -> None:
         assert found, f"{path} does not exist"
 
 
-@pytest.fixture
-def empty_broker(broker: Broker) -> Iterator[Broker]:
-    """The session's broker, without the queues that a page leaves: others declare queues of the same names."""
-    yield broker
-    if isinstance(broker, LeveretProcess):
-        for queue in call(broker.data_dir, "queues.list"):
-            call(broker.data_dir, "queues.delete", {"vhost": queue["vhost"], "name": queue["name"]})
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
-def test_python_blocks(page: Path, empty_broker: Broker) -> None:
+def test_python_blocks(page: Path, own_vhost: Broker) -> None:
     """The blocks of a page run one after the other, in one namespace, and with `await` on one event loop. Those that are
     files are not among them."""
     names: dict[str, object] = {"__name__": "__docs__"}
@@ -108,7 +97,7 @@ def test_python_blocks(page: Path, empty_broker: Broker) -> None:
             if program_name(block):
                 continue
             # Lines keep the numbers that they have on the page.
-            source = "\n" * (block.line - 1) + at_broker(block.text, empty_broker)
+            source = "\n" * (block.line - 1) + at_broker(block.text, own_vhost)
             code = compile(source, page_id(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             result = types.FunctionType(code, names)()
             if inspect.iscoroutine(result):
@@ -155,7 +144,8 @@ def test_blocks_are_checked(page: Path) -> None:
             case "yaml":
                 assert yaml.safe_load(block.text), where
             case "ini":
-                parser = configparser.ConfigParser(delimiters="=")
+                # Units of systemd may have a key several times.
+                parser = configparser.ConfigParser(delimiters="=", strict=False)
                 parser.read_string(block.text)
                 assert parser.sections(), where
             case language:

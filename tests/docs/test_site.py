@@ -40,6 +40,16 @@ def test_the_site_has_all_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "url=0.2/" in (site / "index.html").read_text("utf-8")
 
 
+def test_a_broken_link_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    monkeypatch.setattr(build_site, "ROOT", repository)
+    (repository / "mkdocs.yml").write_text("site_name: x\ntheme: material\nplugins: []\n", "utf-8")
+    commit(repository, "![missing](images/missing.png)")
+    with pytest.raises(subprocess.CalledProcessError):
+        build_site.build_site(tmp_path / "site")
+
+
 def test_releases_are_sorted_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_site, "git", lambda *_: b"v0.9.0\nv0.10.0\nv0.10.1\nv0.10.2rc1\nv1.0.0\nother\n")
     assert build_site.releases() == ["1.0.0", "0.10.1", "0.9.0"]

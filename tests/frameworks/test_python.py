@@ -24,6 +24,8 @@ def run(example: str, tmp_path: Path, plugin: str, **variables: str) -> None:
     if not PYTHON.exists():
         pytest.skip("the frameworks are not installed: run make frameworks")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # A checkout that a package was built in (`pip install .`) has an entry point for the plugin, too.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     ran = subprocess.run(
         [PYTHON, "-m", "pytest", "-p", plugin, "--basetemp", str(tmp_path / "tests"), str(DIRECTORY / example)],
         cwd=DIRECTORY,

@@ -64,6 +64,16 @@ def test_the_image_runs_the_broker_as_another_user_than_root() -> None:
     check_command(yaml.safe_load(health.partition("CMD ")[2])[1:])
 
 
+def test_the_image_has_pinned_tools_and_libraries() -> None:
+    commands = [command for line in containerfile()["RUN"] for command in line.split(" && ") if "/pip " in command]
+    assert len(commands) == 4
+    for command in commands:
+        # Without dependencies, pip installs only what the image itself has built.
+        assert "--require-hashes" in command or "--no-deps" in command, command
+        for file in re.findall(r"-r /(\S+)", command):
+            assert (ROOT / file).is_file(), command
+
+
 def test_the_nodes_of_compose(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     names = {name for name in compose["services"] if name.startswith("node")}
     assert len(names) == 3

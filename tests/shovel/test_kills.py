@@ -10,6 +10,7 @@ import pytest
 
 import leveret.sync
 from leveret.management.control_client import call
+from tests.cli.program import Program
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.polling import wait_until
@@ -118,3 +119,7 @@ def test_rabbitmq_at_either_end(brokers: Brokers, tmp_path: Path) -> None:
         wait_until(lambda: length(brokers.destination.url(), "one") == 1000)
         call(brokers.own.data_dir, "parameters.delete", {"component": "shovel", "name": "one"})
         assert drain(brokers.destination.url(), "one") == list(range(1000))
+        fill(rabbit.url(), "two", 100)
+        urls = (f"{rabbit.url()}/two", f"{brokers.destination.url()}/two")
+        assert Program(rabbit).ok("shovel", "queue", *urls, "--src-protocol", "amqp10") == b""
+        assert drain(brokers.destination.url(), "two") == list(range(100))

@@ -75,19 +75,36 @@ def test_a_queue_moves_to_a_new_queue(pair: Pair) -> None:
     assert "moved 0 messages" in pair.program.run(*pair.arguments("plain", to="a%2Fb")).err
 
 
-def test_nothing_is_lost_when_the_command_is_killed(pair: Pair) -> None:
-    fill(pair.source.url(), "killed", COUNT)
-    with pair.program.begin(*pair.arguments("killed")) as process:
-        wait_until(lambda: pair.moved("killed") >= MOVED)
+@pytest.mark.parametrize("protocol", ["amqp091", "amqp10"])
+def test_nothing_is_lost_when_the_command_is_killed(pair: Pair, protocol: str) -> None:
+    queue = f"killed {protocol}"
+    arguments = pair.arguments(queue.replace(" ", "%20"), "--src-protocol", protocol)
+    fill(pair.source.url(), queue, COUNT)
+    with pair.program.begin(*arguments) as process:
+        wait_until(lambda: pair.moved(queue) >= MOVED)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert length(pair.source.url(), "killed") > 0
-    assert pair.program.run(*pair.arguments("killed")).code == 0
-    found = drain(pair.destination.url(), "killed")
+    assert length(pair.source.url(), queue) > 0
+    done = pair.program.run(*arguments)
+    assert done.code == 0, done.err
+    found = drain(pair.destination.url(), queue)
     assert list(dict.fromkeys(found)) == list(range(COUNT))
     # At most the prefetch limit is in both brokers.
     assert len(found) <= COUNT + DEFAULT_PREFETCH
-    assert length(pair.source.url(), "killed") == 0
+    assert length(pair.source.url(), queue) == 0
+
+
+def test_messages_of_amqp10_move_as_for_consumers(pair: Pair) -> None:
+    fill(pair.source.url(), "typed", 0)
+    with leveret.sync.connect(pair.source.url(), protocol="1.0") as source, source.session() as session:
+        session.publish(b"5", "typed", headers={"kept": True}, type="t", persistent=True)
+    done = pair.program.run(*pair.arguments("typed", "--src-protocol", "amqp10"))
+    assert done.code == 0, done.err
+    assert "the source is empty, and the destination has 1 message more" in done.err
+    with leveret.sync.connect(pair.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("typed")
+        assert message is not None
+        assert (message.body, message.headers["kept"], message.properties.type) == (b"5", True, "t")
 
 
 def test_a_lost_connection_does_not_end_the_move(pair: Pair) -> None:
@@ -143,6 +160,27 @@ def test_messages_move_to_one_queue_only(pair: Pair) -> None:
         assert message is not None and message.headers == {"kept": True}
 
 
+@pytest.mark.parametrize("protocol", ["amqp091", "amqp10"])
+def test_the_origin_is_kept_on_request(pair: Pair, protocol: str) -> None:
+    fill(pair.source.url(), "origin", 0)
+    with leveret.sync.connect(pair.source.url()) as connection, connection.channel() as channel:
+        channel.bind_queue("origin", "amq.topic", "orders.#")
+        channel.publish(b"1", "orders.new", "amq.topic", headers={"own": 1}, persistent=True)
+    options = ("--add-origin-headers", "--src-protocol", protocol)
+    assert pair.program.run(*pair.arguments("origin", *options, to="again")).code == 0
+    # A second move keeps the first origin.
+    again = (f"{pair.destination.url()}/again", f"{pair.destination.url()}/last")
+    assert pair.program.run("shovel", "queue", *again, *options).code == 0
+    with leveret.sync.connect(pair.destination.url()) as connection, connection.channel() as channel:
+        message = channel.get("last", no_ack=True)
+        assert message is not None
+        assert message.headers == {
+            "own": 1,
+            "x-shovelled-exchange": "amq.topic",
+            "x-shovelled-routing-key": "orders.new",
+        }
+
+
 def test_following_ends_with_a_signal(pair: Pair) -> None:
     fill(pair.source.url(), "followed", 10)
     with interruptible(), pair.program.begin(*pair.arguments("followed", "--follow")) as process:
@@ -175,6 +213,7 @@ def test_a_destination_that_refuses_keeps_the_rest_at_the_source(pair: Pair) -> 
     ("arguments", "code", "expected"),
     [
         (("missing",), 4, "no queue 'missing'"),
+        (("missing", "--src-protocol", "amqp10"), 4, "no queue 'missing'"),
         (("q/r",), 2, "expected amqp://user:password@host:port/VHOST/QUEUE"),
         (("q", "--argument", "x"), 2, "expected NAME=VALUE"),
     ],

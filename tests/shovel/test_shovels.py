@@ -134,12 +134,15 @@ async def test_additions(brokers: Brokers) -> None:
         dest_queue="out",
         dest_add_forward_headers=True,
         dest_add_timestamp_header=True,
+        dest_add_origin_headers=True,
         dest_publish_properties={"content_type": "text/plain"},
     )
     (message,) = await drain(brokers.far.url, "out", 1)
     assert message.properties.content_type == "text/plain"
     assert message.headers["x-shovelled-timestamp"] > 0
+    assert (message.headers["x-shovelled-exchange"], message.headers["x-shovelled-routing-key"]) == ("", "in")
     (hop,) = message.headers["x-shovelled"]
+    assert hop["shovelled-by"]
     assert hop["shovel-name"] == "s"
     assert hop["src-queue"] == "in"
     assert hop["src-uri"] == "amqp://"

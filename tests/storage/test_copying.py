@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from leveret.broker.log import LogCopy
 from leveret.node.checking import DirectoryCheck
-from leveret.storage import disk
+from leveret.storage import copying, disk
 from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
 from tests.support.polling import wait_until
 
@@ -106,6 +107,23 @@ def test_messages_are_loaded_meanwhile(harness: Harness, tmp_path: Path, monkeyp
     assert not ended(copy)
     gate.open.set()
     wait_until(lambda: copy.is_complete, "the copy did not end")
+
+
+@pytest.mark.parametrize(("commit", "expected"), [(0, 24), (100_000, 24), (1 << 20, 6), (4 << 20, 2), (64 << 20, 2)])
+def test_large_commits_do_not_outrun_the_copy(harness: Harness, tmp_path: Path, commit: int, expected: int) -> None:
+    """Between two commits of this size, the copy continues for as many bytes, up to 4 MiB."""
+    calls = []
+
+    def interleave(wait: float = 0.0) -> int:
+        if not wait:
+            calls.append(commit)
+        return commit
+
+    copy = copying.DatabaseCopy(tmp_path / "copy", 0)
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "log-0.sqlite")) as connection:
+        copy.write(connection, interleave)
+    wait_until(lambda: ended(copy), "the copy did not end")
+    assert copy.is_complete and abs(len(calls) - expected) <= 2
 
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "low disk", "existing file", "no directory"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import AWAY, FAILED, FULL, OK, Log
 from leveret.broker.message import Entry
+from leveret.storage.batch import Commit
 from leveret.storage.registry import make_logs
 from leveret.storage.salvage import Salvage
 from tests.storage.harness import FakeQueue, Harness, Waiter, content, postgres_log
@@ -142,6 +144,64 @@ def test_a_large_body_of_a_broker_that_was_taken_over_leaves_nothing_behind(dsn:
     wait_for_failure(old)
     assert execute(dsn, "SELECT count(*) FROM leveret_s0.chunk") == [(0,)]
     new.log.close()
+
+
+def claimed(dsn: str, tmp_path: Path, lease: float) -> Any:
+    """Return a store that has claimed its shard."""
+    from leveret.storage.cluster import ClusterSettings
+    from leveret.storage.postgres_marker import Marker
+    from leveret.storage.postgres_store import PostgresStore
+
+    store = PostgresStore(ClusterSettings(dsn, "test", lease, True), 0, Salvage(), Marker(tmp_path / "marker"))
+    store.claim()
+    return store
+
+
+def test_each_chunk_of_a_large_body_is_a_sign_of_life(dsn: str) -> None:
+    """They may take longer than the lease."""
+    harness = Harness(lambda: postgres_log(dsn, lease=10_000))
+    execute(
+        dsn,
+        "CREATE TABLE sign(chunks bigint);"
+        " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO leveret.sign SELECT count(*) FROM leveret_s0.chunk; RETURN NULL; END $$;"
+        " CREATE TRIGGER note AFTER UPDATE OF seen ON leveret.owner FOR EACH ROW EXECUTE FUNCTION note()",
+    )
+    harness.publish(FakeQueue(1), b"x" * 3_000_000)
+    harness.commit()
+    assert execute(dsn, "SELECT count(*), max(chunks) FROM sign") == [(4, 3)]
+    harness.log.close()
+
+
+def test_a_sign_of_life_is_as_old_as_its_question(dsn: str, tmp_path: Path) -> None:
+    """A process that was frozen while it waited for the answer may have been taken over meanwhile."""
+    import psycopg
+
+    store = claimed(dsn, tmp_path, 10_000)
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    for sign in (store.beat, partial(store.commit, Commit(1))):
+        with ThreadPoolExecutor(1) as threads, psycopg.connect(dsn) as blocker:
+            blocker.execute("SELECT FROM leveret.owner FOR UPDATE")
+            answered = threads.submit(sign)
+            wait_until(lambda: execute(dsn, waiting) == [(1,)])
+            asked = time.monotonic()
+            blocker.rollback()
+            answered.result()
+        assert store.beaten < asked
+    store.close()
+
+
+def test_signs_of_life_during_the_recovery_continue_over_another_connection(dsn: str, tmp_path: Path) -> None:
+    store = claimed(dsn, tmp_path, 0.6)
+
+    def seen() -> Any:
+        return execute(dsn, "SELECT seen FROM leveret.owner")
+
+    for _ in range(2):
+        known = seen()
+        wait_until(partial(lambda known: seen() != known, known))
+        execute(dsn, TERMINATE)
+    store.close()
 
 
 def test_brokers_create_the_schema_at_the_same_time(dsn: str) -> None:

@@ -22,6 +22,8 @@ class Pair:
         # Cleared: nothing is forwarded, while the sockets stay open.
         self.flowing = threading.Event()
         self.flowing.set()
+        # Whether the next answer cuts it.
+        self.cuts_answer = False
         self._pumps = 2
         self._lock = threading.Lock()
 
@@ -55,6 +57,7 @@ class Proxy(Broker):
     next_cuts   the same for each of the next connections, as a pair: bytes to the broker, and to the client
     cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
     cut_answers number of next pieces to a client that cut its connection instead of being forwarded
+    cut_answer_to  the same for the answer to these bytes
     repeats     number of next pieces, in either direction, that are forwarded twice
     stall_after bytes to a client after which its connection stalls, while the sockets stay open; None for never
     stalled     the connections that have stalled so
@@ -77,6 +80,7 @@ class Proxy(Broker):
         self.next_cuts: deque[tuple[int | None, int | None]] = deque()
         self.cut_at = b""
         self.cut_answers = 0
+        self.cut_answer_to = b""
         self.repeats = 0
         self.stall_after: int | None = None
         self.stalled: list[Pair] = []
@@ -129,8 +133,13 @@ class Proxy(Broker):
                 if to_server and self.cut_at and self.cut_at in data:
                     self.cut_at = b""
                     break
+                if to_server and self.cut_answer_to and self.cut_answer_to in data:
+                    self.cut_answer_to = b""
+                    pair.cuts_answer = True
                 if not to_server and self.cut_answers:
                     self.cut_answers -= 1
+                    break
+                if not to_server and pair.cuts_answer:
                     break
                 passed += len(data)
                 with self._lock:

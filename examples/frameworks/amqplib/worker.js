@@ -5,7 +5,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { amqp, URL, QUEUE, declare } = require('./orders');
 
 const PREFETCH = 10;
-const LONGEST_PAUSE = 5000;
+const MAX_PAUSE = 5000;
 let stopping = null;
 let working = 0;
 
@@ -49,7 +49,7 @@ async function main() {
     ended = true;
     if (stopping) await stopping();
   });
-  for (let pause = 100; !ended; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+  for (let pause = 100; !ended; pause = Math.min(2 * pause, MAX_PAUSE)) {
     try {
       const connection = await amqp.connect(`${URL}?heartbeat=30`);
       // An error is followed by `close`.

@@ -145,7 +145,9 @@ def failed(error: Error, addition: str = "") -> Failed:
         code = REFUSED
     else:
         closed = isinstance(error, (errors.ConnectionClosed, errors.ChannelClosed))
-        code = REFUSED if closed and error.reply_code not in _UNAVAILABLE_CODES else NO_BROKER
+        is_refusal = closed and error.reply_code not in _UNAVAILABLE_CODES
+        is_refusal |= isinstance(error, errors.ChannelClosed) and bool(error.condition)  # a link or session of AMQP 1.0
+        code = REFUSED if is_refusal else NO_BROKER
     return Failed(text(str(error)) + addition, code)
 
 

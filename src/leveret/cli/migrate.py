@@ -19,6 +19,7 @@ from leveret.cli.migration.plan import Finding, findings, only_vhost, reason_to_
 from leveret.cli.migration.source import Key, Row, Source, amqp_uri, key_of, label_of, with_ca, without_vhost
 from leveret.cli.output import Item, counted, show_json, show_table
 from leveret.cli.remote import Remote, current, remote_options, selected_url
+from leveret.cli.shovel import add_origin_option
 from leveret.management.definitions.document import Document, InvalidDocument, read_document, value_of
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Report
@@ -70,6 +71,7 @@ def _keep_target(context: click.Context, parameter: click.Parameter, value: str 
 @click.option("--messages", "moves_messages", is_flag=True, help="Move the messages.")
 @click.option("--follow", is_flag=True, help="With --messages: continue when the queues are empty, until interrupted.")
 @click.option("--with-consumers", is_flag=True, help="Also move messages of queues that have consumers at the source.")
+@add_origin_option
 @click.option("--accept-unsupported", is_flag=True, help="Migrate the other objects if some are refused.")
 @click.option("--from-amqp", metavar="URL", help="AMQP address of the source without a vhost.  [default: from its API]")
 @click.option("--to-amqp", metavar="URL", help="The same of the destination.  [default: with the user of --from]")
@@ -83,6 +85,7 @@ def migrate(
     moves_messages: bool,
     follow: bool,
     with_consumers: bool,
+    add_origin_headers: bool,
     accept_unsupported: bool,
     from_amqp: str | None,
     to_amqp: str | None,
@@ -94,8 +97,8 @@ def migrate(
     changes nothing. --shovels deletes the shovels at the source that the destination runs, and --messages the messages that
     it has confirmed; nothing else is deleted. The command may be killed at any point and run again.
     """
-    if (follow or with_consumers) and not moves_messages:
-        raise click.UsageError("--follow and --with-consumers need --messages")
+    if (follow or with_consumers or add_origin_headers) and not moves_messages:
+        raise click.UsageError("--follow, --with-consumers and --add-origin-headers need --messages")
     # These import the client.
     from leveret.cli.migration.moving import QueueMoves
     from leveret.cli.migration.shovels import DynamicShovels
@@ -127,7 +130,15 @@ def migrate(
         to_uri = _target_uri(target, source) if to_amqp is None else without_vhost("--to-amqp", to_amqp)
         if from_uri == to_uri:
             raise Failed("the source and the destination are the same broker")
-        moves = partial(QueueMoves, existing, from_uri, to_uri, follows=follow, with_consumers=with_consumers)
+        moves = partial(
+            QueueMoves,
+            existing,
+            from_uri,
+            to_uri,
+            follows=follow,
+            with_consumers=with_consumers,
+            adds_origin=add_origin_headers,
+        )
         moved = _move(moves, quiet, result, target.as_json)
         if not follow and moved <= INCOMPLETE:
             named = {key_of(row) for row in result["queues"] if row["problem"]}

@@ -16,6 +16,10 @@ from leveret.cli.remote import argument_option, current, in_vhost_option, read_a
 if TYPE_CHECKING:
     from leveret.shovel.moves import Move
 
+# --add-origin-headers, also of `leveret migrate`.
+add_origin_option = click.option(
+    "--add-origin-headers", is_flag=True, help="Keep the exchange and the routing key of each message in headers."
+)
 # The name of the connections of `leveret shovel queue`.
 _MOVE = "leveret shovel queue"
 
@@ -64,10 +68,26 @@ def restart(name: str, vhost: str) -> None:
 @click.argument("source")
 @click.argument("destination")
 @argument_option
+@click.option(
+    "--src-protocol",
+    type=click.Choice(["amqp091", "amqp10"]),
+    default="amqp091",
+    show_default=True,
+    help="Protocol of SOURCE: AMQP 0-9-1 or 1.0.",
+)
 @click.option("--follow", is_flag=True, help="Continue when the queue is empty, until the command is interrupted.")
+@add_origin_option
 @quiet_option
-def queue(source: str, destination: str, arguments: tuple[str, ...], follow: bool, quiet: bool) -> None:
-    """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP 0-9-1 brokers.
+def queue(
+    source: str,
+    destination: str,
+    arguments: tuple[str, ...],
+    src_protocol: str,
+    follow: bool,
+    add_origin_headers: bool,
+    quiet: bool,
+) -> None:
+    """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP brokers.
 
     Both are URLs with a vhost and a queue, such as amqp://user:password@old/%2F/orders. The destination is declared as a
     durable queue with each --argument, unless it exists.
@@ -78,30 +98,32 @@ def queue(source: str, destination: str, arguments: tuple[str, ...], follow: boo
     if URL in click.get_current_context().meta:
         raise click.UsageError("`leveret shovel queue` is an AMQP client; give SOURCE and DESTINATION, without --url")
     from leveret.cli.messages.progress import Progress
-    from leveret.shovel.moves import Lengths, Move, read_address
+    from leveret.shovel.lengths import OBSERVERS, Lengths
+    from leveret.shovel.moves import Move, read_address
 
     async def move() -> int:
         def state() -> tuple[int, float | None]:
             return moving.moved, moving.share
 
-        old, new = read_address(source), read_address(destination)
+        old, new = read_address(source, src_protocol), read_address(destination)
         if old == new:
             raise click.UsageError("SOURCE and DESTINATION are the same queue")
-        async with Lengths(old.uri, _MOVE) as at_source, Lengths(new.uri, _MOVE) as at_destination:
+        async with OBSERVERS[src_protocol](old.uri, _MOVE) as at_source, Lengths(new.uri, _MOVE) as at_destination:
             with Progress("moved", not quiet, state) as progress:
                 moving = Move(
                     old,
                     new,
                     _MOVE,
-                    lengths=(at_source, at_destination),
+                    observers=(at_source, at_destination),
                     arguments=read_arguments(arguments),
                     follows=follow,
+                    adds_origin=add_origin_headers,
                     report=progress.say,
                 )
-                found = await moving.source_length()
-                if found.consumers:
+                consumers = await at_source.consumers(old.queue)
+                if consumers:
                     progress.say(
-                        f"the source has {counted(found.consumers, 'consumer')}, so that the order may be lost: expected"
+                        f"the source has {counted(consumers, 'consumer')}, so that the order may be lost: expected"
                         " none, because consumers take messages, too"
                     )
                 try:

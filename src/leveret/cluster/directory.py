@@ -19,9 +19,10 @@ from leveret.broker.errors import StorageFailed
 from leveret.cluster.condition import Database
 from leveret.cluster.watch import INTERVAL, Announcement, View
 from leveret.node.part import Record
-from leveret.storage.cluster import ClusterSettings, Server
+from leveret.storage.cluster import LINK_FORMAT, ClusterSettings, Server
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join
+from leveret.storage.postgres_probe import Probe
 from leveret.storage.postgres_schema import FORMAT_VERSION, OWNERS_IN_SESSION
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
 from leveret.storage.worker import StoreBroken, StoreFull
@@ -54,6 +55,7 @@ _LOOK: Final = (
     "WITH own AS (UPDATE leveret.node SET seen = clock_timestamp(), applied = ?, clock = ?"
     " WHERE name = ? AND incarnation = ? RETURNING set_config('synchronous_commit', 'off', true))"
     " SELECT (SELECT count(*) FROM own), (SELECT json_build_object('version', version, 'shards', shards, 'format', format,"
+    " 'link_format', link_format,"
     " 'now', extract(epoch FROM clock_timestamp()), 'started', extract(epoch FROM pg_postmaster_start_time()),"
     " 'owners', (SELECT coalesce(json_agg(o), '[]') FROM"
     " (SELECT shard, epoch, committed, node, seen, wanted, coalesce(count, 0) AS takeovers,"
@@ -134,6 +136,7 @@ class Directory:
         name: The name of this node.
         secret: The secret of the cluster, which nodes prove to each other; empty before `join`.
         server: The server that was used last; None before `join`.
+        link_format: The format of messages between nodes that is in use. This version may know newer ones.
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
@@ -141,10 +144,14 @@ class Directory:
         self.name = settings.node
         self.secret = b""
         self.server: Server | None = None
+        self.link_format = LINK_FORMAT
         self._incarnation = uuid.uuid4()
         self._address = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="leveret-directory")
         self._session: Session | None = None
+        # When the thread has begun what it does; None if it does nothing.
+        self._begun: float | None = None
+        self._probe: Probe | None = None
         self._facts = ""
         # Seconds by which the clock of this machine is ahead of PostgreSQL's; None before the first look.
         self._clock: float | None = None
@@ -159,6 +166,7 @@ class Directory:
         Raises:
             StorageFailed: The database cannot be used, or has another number of shards.
         """
+        self._probe = Probe(self._settings, lambda: self._session, self._silence)
         await self._once(self._join)
 
     async def enter(self, address: str) -> None:
@@ -239,8 +247,9 @@ class Directory:
         return await self._once(self._condition)
 
     async def want(self, shard: int, node: str) -> None:
-        """Note that a shard is to move to a node. Raises `StorageFailed`."""
-        await self._once(lambda: self._change("UPDATE leveret.owner SET wanted = ? WHERE shard = ?", node, shard))
+        """Note that a shard is to move to a node, unless that has it. Raises `StorageFailed`."""
+        statement = "UPDATE leveret.owner SET wanted = ? WHERE shard = ? AND node IS DISTINCT FROM ?"
+        await self._once(lambda: self._change(statement, node, shard, node))
 
     async def drain(self, node: str, on: bool) -> None:
         """Note whether a node is to own no shards. Raises `StorageFailed`."""
@@ -253,6 +262,8 @@ class Directory:
 
     def close(self) -> None:
         """Close the connection. Does not wait for a statement that the server does not answer."""
+        if self._probe is not None:
+            self._probe.stop()
         self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
 
@@ -276,14 +287,22 @@ class Directory:
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)
 
+    def _silence(self) -> float:
+        """Return the seconds for which the server has not answered."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
     # In the thread
 
     def _run(self, work: Callable[[], Result]) -> Result:
+        self._begun = time.monotonic()
         try:
             return work()
         except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
             self._disconnect()
             raise unopened(error) from None
+        finally:
+            self._begun = None
 
     def _connected(self) -> Session:
         if self._session is None:
@@ -351,7 +370,7 @@ class Directory:
             if not session.execute(_ENTER, values).rowcount:
                 raise self._name_taken("")
         # A format may have been raised since the first look.
-        check_formats(self._connected())
+        self.link_format = check_formats(self._connected()).link
 
     def _name_taken(self, address: str) -> NameTaken:
         where = f" (listening for nodes on {address})" if address else ""
@@ -381,6 +400,7 @@ class Directory:
             # An operator has removed a node that was away.
             self._enter()
         view = msgspec.json.decode(row[1], type=View)
+        self.link_format = view.link_format
         if 0 <= answered - asked <= INTERVAL or self._clock is None:
             self._clock = round((asked + answered) / 2 - view.now, 3)
         return view

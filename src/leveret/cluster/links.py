@@ -35,6 +35,7 @@ from leveret.cluster.relay import Relay
 from leveret.cluster.streams import CHUNK, Streams, open_control
 from leveret.cluster.tls import begins_with_tls, encrypt, tls_failure
 from leveret.server.listener import Listener
+from leveret.storage.cluster import LINK_FORMAT
 
 if TYPE_CHECKING:
     from leveret.cluster.front_session import Target
@@ -346,10 +347,18 @@ class NodeClient:
         secret: The secret of the cluster.
         name: The name of this node.
         tls: The certificates; None without TLS.
+        link_format: Returns the format of messages between nodes that is in use.
     """
 
-    def __init__(self, secret: bytes, name: str, tls: MutualTls | None = None) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        name: str,
+        tls: MutualTls | None = None,
+        link_format: Callable[[], int] = lambda: LINK_FORMAT,
+    ) -> None:
         self._tls = tls
+        self._link_format = link_format
         self._secret = secret
         self._name = name
         self._routes: dict[int, set[Route]] = {}
@@ -437,7 +446,7 @@ class NodeClient:
                     limit.reschedule(asyncio.get_running_loop().time() + timeout)
                 sock = await self._dial(node.address)
                 try:
-                    await call(sock, self._secret, self._name, node.name, requested)
+                    await call(sock, self._secret, self._name, node.name, requested, self._link_format())
                 except BaseException:
                     sock.close()
                     raise

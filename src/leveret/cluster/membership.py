@@ -172,7 +172,8 @@ class Cluster:
         owned = sorted(self._owned(node))
         await self._directory.drain(node, on)
         await self._wait(
-            lambda: self._watch.nodes[node].draining == on and not (on and (self._owned(node) or self._is_moving())),
+            # A node that stops meanwhile leaves the list, and its shards are free.
+            lambda: self._is_draining(node) in (on, None) and not (on and (self._owned(node) or self._is_moving())),
             DRAIN_TIMEOUT,
             f"node '{node}' still has shards after {DRAIN_TIMEOUT:g} seconds",
         )
@@ -205,6 +206,11 @@ class Cluster:
 
     def _owned(self, node: str) -> list[int]:
         return [owner.shard for owner in self._watch.owners.values() if owner.node == node]
+
+    def _is_draining(self, node: str) -> bool | None:
+        """Return whether a node drains; None if it is not in the list any more."""
+        found = self._watch.nodes.get(node)
+        return None if found is None else found.draining
 
     def _is_moving(self) -> bool:
         """Return whether a shard is between two nodes."""

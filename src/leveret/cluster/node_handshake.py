@@ -46,7 +46,7 @@ class Mismatch(LinkFailed):
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """The caller: its protocol version, its name, the name of the node that it wants, and its nonce."""
+    """The caller: the format of its messages, its name, the name of the node that it wants, and its nonce."""
 
     version: int
     caller: str
@@ -112,7 +112,9 @@ _REQUESTED: Final = msgspec.msgpack.Decoder(Requested)
 M = TypeVar("M", Hello, Challenge, Request, Accepted)
 
 
-async def call(sock: socket.socket, secret: bytes, caller: str, node: str, requested: Requested) -> None:
+async def call(
+    sock: socket.socket, secret: bytes, caller: str, node: str, requested: Requested, link_format: int = LINK_FORMAT
+) -> None:
     """Perform the handshake of the caller.
 
     Args:
@@ -121,13 +123,14 @@ async def call(sock: socket.socket, secret: bytes, caller: str, node: str, reque
         caller: The name of the caller.
         node: The name of the node that is called.
         requested: The request.
+        link_format: The format of the messages, which the other side knows if it is the one in use.
 
     Raises:
         Mismatch: The other side does not know the secret, or is another node.
         LinkFailed: The other side refuses the request.
         OSError: The connection is lost.
     """
-    hello = Hello(LINK_FORMAT, caller, node, os.urandom(NONCE_SIZE))
+    hello = Hello(link_format, caller, node, os.urandom(NONCE_SIZE))
     await _send(sock, hello)
     try:
         challenge = await _receive(sock, Challenge, MAX_UNPROVEN)
@@ -172,8 +175,11 @@ class Answering:
         self.caller = hello.caller
         if self._refusal:
             raise await self._refuse(self._refusal)
-        if hello.version != LINK_FORMAT:
-            raise await self._refuse(f"link format {hello.version} is not supported; expected {LINK_FORMAT}")
+        if not 1 <= hello.version <= LINK_FORMAT:
+            raise await self._refuse(
+                f"link format {hello.version} is not supported: node '{self._node}' knows up to {LINK_FORMAT}; install the"
+                " same version of Leveret on both nodes"
+            )
         if hello.node != self._node:
             raise await self._refuse(f"this is node '{self._node}', not '{hello.node}'")
         if len(hello.nonce) != NONCE_SIZE:

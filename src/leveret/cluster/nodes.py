@@ -464,7 +464,7 @@ class NodeShards(Shards):
                 await self._update()
                 if reason:
                     reason = ""
-                    logger.warning("PostgreSQL answers again")
+                    logger.warning("the owners of the shards are known again")
             except MustStop as error:
                 logger.error("%s", error)
                 if self._failed is not None:
@@ -475,6 +475,11 @@ class NodeShards(Shards):
                 if str(error) != reason:
                     reason = str(error)
                     logger.error("the owners of the shards are unknown: %s", reason)
+            except Exception as error:  # a node that looks no more would keep what it has, and claim nothing
+                self.watch.interrupt()
+                if str(error) != reason:
+                    reason = str(error)
+                    logger.exception("the owners of the shards are unknown")
             self._look_now.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.01, asked + INTERVAL - time.monotonic())):

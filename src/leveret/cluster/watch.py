@@ -13,6 +13,11 @@ from leveret.storage.cluster import Observed
 
 # Seconds between two looks, and the time in which a look must be answered to count.
 INTERVAL: Final = 0.1
+# Seconds between two looks that count at most: in a longer pause, this process did not run, and perhaps the owners did not.
+MAX_PAUSE: Final = 2 * INTERVAL
+# Seconds for owners to connect to the server again after it did not answer: their pause, an attempt at a host that does not
+# answer, and one at the next host.
+RECONNECT_TIME: Final = 3.0
 # Looks that must have been answered in time before an owner counts as gone.
 MIN_LOOKS: Final = 3
 # Seconds between the claims of two nodes, so that the node with the fewest shards is first.
@@ -89,6 +94,7 @@ class View(msgspec.Struct, frozen=True):
     Attributes:
         shards: The number of shards; None before the first start of a node has finished.
         format: The format of the database.
+        link_format: The format of messages between nodes.
         now: PostgreSQL's clock, in seconds of Unix time.
         started: When the server was started, by that clock.
     """
@@ -98,6 +104,7 @@ class View(msgspec.Struct, frozen=True):
     owners: list[OwnerRow]
     nodes: list[NodeRow]
     format: int = 1
+    link_format: int = 1
     now: float = 0.0
     started: float = 0.0
 
@@ -132,14 +139,14 @@ class _Free:
 
     Attributes:
         state: Its state.
-        since: When it was first seen so, by the clock of this process.
-        looks: The later looks that were answered in time.
+        looks: The looks since then that were answered in time.
+        watched: The seconds between these looks; negative if the owner has longer than its lease.
     """
 
-    def __init__(self, state: Observed, since: float) -> None:
+    def __init__(self, state: Observed, watched: float = 0.0) -> None:
         self.state = state
-        self.since = since
         self.looks = 0
+        self.watched = watched
 
 
 class _Session:
@@ -191,6 +198,9 @@ class Watch:
         self._homes: dict[int, str] = {}
         self._draining: set[str] = set()
         self._unchanged: dict[int, _Free] = {}
+        # When the last look was answered, and whether the server did not answer one since.
+        self._looked = 0.0
+        self._is_interrupted = False
         # For each node that was live: the looks in which it was not.
         self._absent: dict[str, int] = {}
         # When each shard that a node may claim was first seen so.
@@ -211,6 +221,9 @@ class Watch:
         self.owners = {owner.shard: owner for owner in view.owners}
         is_prompt = answered - asked <= INTERVAL
         self._note_drains(answered)
+        pause = min(answered - self._looked, MAX_PAUSE)
+        allowance = RECONNECT_TIME if self._is_interrupted else 0.0
+        self._looked, self._is_interrupted = answered, False
         for node in view.nodes:
             if node.live:
                 self._absent[node.name] = 0
@@ -219,15 +232,18 @@ class Watch:
                 self.restarts[node.name] = answered
         for number, owner in self.owners.items():
             known = self._unchanged.get(number)
-            if known is None or known.state != owner.state():
-                self._unchanged[number] = _Free(owner.state(), answered)
+            if known is None:
+                self._unchanged[number] = _Free(owner.state(), -allowance)
+            elif known.state != owner.state():
+                self._unchanged[number] = _Free(owner.state())
             elif is_prompt:
                 known.looks += 1
+                known.watched += pause
             else:
                 # While the server is slow, an owner may live without a sign.
-                known.since, known.looks = answered, 0
+                known.looks, known.watched = 0, min(known.watched, 0.0)
             self._note_session(owner, view.started, is_prompt=is_prompt)
-            if not self._is_free(owner, answered):
+            if not self._is_free(owner):
                 self._free.pop(number, None)
             else:
                 self._free.setdefault(number, answered)
@@ -294,7 +310,8 @@ class Watch:
         return lost
 
     def interrupt(self) -> None:
-        """Note that the server does not answer: all owners have their whole lease again."""
+        """Note that the server does not answer: all owners may connect again, and then have their whole lease."""
+        self._is_interrupted = True
         self._unchanged.clear()
         self._sessions.clear()
         self._deserted.clear()
@@ -311,7 +328,7 @@ class Watch:
         self._deserted.pop(number, None)
         self._free.pop(number, None)
 
-    def _is_free(self, owner: OwnerRow, now: float) -> bool:
+    def _is_free(self, owner: OwnerRow) -> bool:
         if owner.node is None:
             return True
         if owner.shard in self._dead and owner.node == self._name:
@@ -321,7 +338,7 @@ class Watch:
             return True
         self._deserted.pop(owner.shard, None)
         known = self._unchanged[owner.shard]
-        return known.looks >= MIN_LOOKS and now - known.since >= self._lease
+        return known.looks >= MIN_LOOKS and known.watched >= self._lease
 
     def claims(self, now: float, wanted: Collection[int], running: Collection[int]) -> list[OwnerRow]:
         """Return the shards that this node should claim now.

@@ -786,6 +786,9 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
     dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
     dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None
+    dest_add_origin_headers: Annotated[
+        bool | None, about("Add the headers `x-shovelled-exchange` and `x-shovelled-routing-key`.")
+    ] = None
     ack_mode: Annotated[
         Literal["on-confirm", "on-publish", "no-ack"] | None,
         about("When messages are [acknowledged](shovel.md#guarantees) at the source. Default: `on-confirm`."),

@@ -1,4 +1,4 @@
-"""Additions of a shovel to messages: properties, the headers of forwarding, and a timestamp."""
+"""Additions of a shovel to messages: properties, the headers of forwarding and of the origin, and a timestamp."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ Amend: TypeAlias = Callable[[Message], Properties]
 
 FORWARDED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
+EXCHANGE: Final = "x-shovelled-exchange"
+ROUTING_KEY: Final = "x-shovelled-routing-key"
 
 
 def amendments(definition: Definition, headers: Headers) -> Amend | None:
@@ -24,7 +26,8 @@ def amendments(definition: Definition, headers: Headers) -> Amend | None:
         definition: The shovel.
         headers: What its definition's forward headers say.
     """
-    if not (definition.publish_properties or definition.forward_headers or definition.timestamp_header):
+    has_headers = definition.forward_headers or definition.timestamp_header or definition.origin_headers
+    if not (definition.publish_properties or has_headers):
         return None
 
     def amend(message: Message) -> Properties:
@@ -35,6 +38,8 @@ def amendments(definition: Definition, headers: Headers) -> Amend | None:
             added[FORWARDED] = [headers, *(earlier if isinstance(earlier, list) else [])]
         if definition.timestamp_header:
             added[TIMESTAMP] = int(time.time())
+        if definition.origin_headers and EXCHANGE not in (properties.headers or {}):  # those of the first shovel stay
+            added[EXCHANGE], added[ROUTING_KEY] = message.exchange, message.routing_key
         if added:
             properties.headers = {**(properties.headers or {}), **added}
         return properties

@@ -25,6 +25,8 @@ MAX_PREFETCH: Final = 65535
 # Seconds.
 MAX_RECONNECT_DELAY: Final = 86400
 MAX_COUNT: Final = 2**63 - 1
+# A key that RabbitMQ does not have.
+ADD_ORIGIN_HEADERS: Final = "dest-add-origin-headers"
 
 # RabbitMQ's older names.
 _SYNONYMS: Final = {
@@ -63,6 +65,7 @@ _COMMON: Final = (
     "dest-protocol",
     "dest-add-forward-headers",
     "dest-add-timestamp-header",
+    ADD_ORIGIN_HEADERS,
     "ack-mode",
     "reconnect-delay",
 )
@@ -100,6 +103,7 @@ class Definition:
     Attributes:
         delete_after: `NEVER`, `QUEUE_LENGTH`, or the number of messages after which the shovel ends.
         reconnect_delay: Seconds before the shovel starts again after a failure; 0 if it does not.
+        origin_headers: Whether to add headers with the exchange and the routing key of each message.
         publish_properties: Properties that replace those of each message.
     """
 
@@ -112,6 +116,7 @@ class Definition:
     reconnect_delay: float
     forward_headers: bool
     timestamp_header: bool
+    origin_headers: bool
     publish_properties: Mapping[str, Value]
 
 
@@ -188,6 +193,7 @@ class _Reader:
             self._delay(),
             self._boolean("dest-add-forward-headers"),
             self._boolean("dest-add-timestamp-header"),
+            self._boolean(ADD_ORIGIN_HEADERS),
             self._properties(),
         )
 

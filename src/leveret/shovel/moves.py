@@ -1,4 +1,4 @@
-"""The move of the messages of a queue to another queue, of any two AMQP 0-9-1 brokers, as one task of a client."""
+"""The move of the messages of a queue to another queue, of any two AMQP brokers, as one task of a client."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from leveret.client._async.channel import Channel
-from leveret.client._async.connection import Connection, open_connection
-from leveret.client.errors import ConnectionClosed, Error, InvalidUrl, NotFound, PublishFailed
+from leveret.client.errors import Error, InvalidUrl, NotFound, PublishFailed
 from leveret.client.parameters import Parameters
-from leveret.shovel.definition import NEVER, QUEUE_LENGTH, End, read_definition
+from leveret.shovel.definition import ADD_ORIGIN_HEADERS, NEVER, Definition, End, read_definition
+from leveret.shovel.lengths import Keys, Length, Lengths, Observer
 from leveret.shovel.transfer import Transfer, run
 from leveret.shovel.uris import AMQP091, read_uri
 
@@ -38,7 +37,7 @@ class QueueAddress:
     queue: str
 
 
-def read_address(url: str) -> QueueAddress:
+def read_address(url: str, protocol: str = AMQP091) -> QueueAddress:
     """Return the queue of a URL whose path has the vhost and the queue. Raises `InvalidUrl`."""
     head, mark, query = url.partition("?")
     scheme, separator, rest = head.partition("://")
@@ -47,77 +46,11 @@ def read_address(url: str) -> QueueAddress:
         # Without the path, which is a part of the password if that has a '/'.
         raise InvalidUrl(f"the URL does not name a vhost and a queue; {_EXPECTED}, in passwords, too")
     uri = f"{scheme}://{parts[0]}/{parts[1]}{mark}{query}"
-    read_uri(uri, AMQP091, "")
+    read_uri(uri, protocol, "")
     try:
         return QueueAddress(uri, unquote(parts[2], errors="strict"))
     except UnicodeDecodeError:
         raise InvalidUrl(f"the name of the queue is not UTF-8; {_EXPECTED}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Length:
-    """The numbers of messages and consumers of a queue.
-
-    Attributes:
-        messages: Number of ready messages.
-        consumers: Number of consumers.
-    """
-
-    messages: int
-    consumers: int
-
-
-class Lengths:
-    """A connection that asks a broker for the lengths of queues. It opens when it is needed, also after it was lost.
-
-    Tasks may share it: each question has a channel of its own.
-
-    Args:
-        uri: URI of the broker, with the vhost.
-        name: The name of the connection on the server.
-    """
-
-    def __init__(self, uri: str, name: str) -> None:
-        self._parameters = read_uri(uri, AMQP091, name)
-        self._connection: Connection | None = None
-        self._idle: list[Channel] = []
-        self._opening = asyncio.Lock()
-
-    async def __aenter__(self) -> Lengths:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
-
-    async def open(self) -> Connection:
-        """Connect, unless the connection is open, and return it. Raises `Error` or `OSError`."""
-        async with self._opening:
-            if self._connection is None or self._connection.is_closed:
-                self._idle.clear()
-                connection = await open_connection([self._parameters])
-                assert isinstance(connection, Connection)
-                self._connection = connection
-            return self._connection
-
-    async def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-
-    async def of(self, queue: str) -> Length:
-        """Return how many messages and consumers a queue has. Raises `NotFound`, another `Error` or `OSError`."""
-        try:
-            return await self._ask(queue)
-        except ConnectionClosed:  # since the last question
-            return await self._ask(queue)
-
-    async def _ask(self, queue: str) -> Length:
-        connection = await self.open()
-        channel = self._idle.pop() if self._idle else await connection.channel()
-        found = await channel.declare_queue(queue, passive=True)
-        self._idle.append(channel)
-        return Length(found.message_count, found.consumer_count)
 
 
 class Move:
@@ -130,9 +63,10 @@ class Move:
         source: The queue to empty.
         destination: The queue to publish to. It is declared as a durable queue if it does not exist.
         name: The name of the connections on the servers.
-        lengths: Those of the vhosts of the source and of the destination.
+        observers: Those of the vhosts of the source and of the destination.
         arguments: Arguments of the declaration; None if the destination must exist.
         follows: Whether to continue when the source is empty, until the task is cancelled.
+        adds_origin: Whether to add headers with the exchange and the routing key of each message.
         report: Called with the text of a failure after which the move continues.
 
     Attributes:
@@ -146,30 +80,26 @@ class Move:
         destination: QueueAddress,
         name: str,
         *,
-        lengths: tuple[Lengths, Lengths],
+        observers: tuple[Observer, Lengths],
         arguments: Mapping[str, Any] | None,
         follows: bool = False,
+        adds_origin: bool = False,
         report: Callable[[str], None],
     ) -> None:
         self._source = source
         self._destination = destination
         self._name = name
-        self._at_source, self._at_destination = lengths
+        self._at_source, self._at_destination = observers
         self._follows = follows
         self._report = report
-        self._definition = read_definition(
-            name,
-            {
-                "src-uri": source.uri,
-                "src-queue": source.queue,
-                "src-predeclared": True,
-                "src-delete-after": NEVER if follows else QUEUE_LENGTH,
-                "dest-uri": destination.uri,
-                "dest-queue": destination.queue,
-                "dest-queue-args": dict(arguments or {}),
-                "dest-predeclared": arguments is None,
-            },
-        )
+        self._keys: Keys = {
+            "src-uri": source.uri,
+            "dest-uri": destination.uri,
+            "dest-queue": destination.queue,
+            "dest-queue-args": dict(arguments or {}),
+            "dest-predeclared": arguments is None,
+            ADD_ORIGIN_HEADERS: adds_origin,
+        }
         self._transfer: Transfer | None = None
         # Messages of the runs that have ended.
         self._moved = 0
@@ -210,11 +140,12 @@ class Move:
             OSError: A broker cannot be reached.
         """
         before = await self._destination_length()
-        self._consumers = (await self.source_length()).consumers
+        definition = await self._define()
+        self._consumers = await self._at_source.consumers(self._source.queue)
         while True:
             try:
-                await self._run()
-                if not until_empty or not (await self.source_length()).messages:
+                await self._run(definition)
+                if not until_empty or await self._at_source.is_empty(self._source.queue):
                     break
             except (Error, OSError) as error:
                 await self._wait_to_retry(error)
@@ -222,9 +153,11 @@ class Move:
         if not before.consumers and not after.consumers:
             self.gained = after.messages - before.messages
 
-    async def source_length(self) -> Length:
-        """Return how many messages and consumers the source has. Raises `Error` or `OSError`."""
-        return await self._at_source.of(self._source.queue)
+    async def _define(self) -> Definition:
+        keys = self._keys | await self._at_source.source_keys(self._source.queue)
+        if self._follows:
+            keys["src-delete-after"] = NEVER
+        return read_definition(self._name, keys)
 
     async def _destination_length(self) -> Length:
         try:
@@ -232,11 +165,11 @@ class Move:
         except NotFound:  # until the first run declares it, or refuses
             return Length(0, 0)
 
-    async def _run(self) -> None:
+    async def _run(self, definition: Definition) -> None:
         """Move the messages that the source has now, or with `follows` those that arrive, too."""
-        if self._moved and (await self.source_length()).consumers > self._consumers:
+        if self._moved and await self._at_source.consumers(self._source.queue) > self._consumers:
             raise Error("the source has not noticed yet that a connection of the move was lost")  # the order depends on it
-        moving = asyncio.create_task(run(self._definition, self._hosts, {}, self._note_running))
+        moving = asyncio.create_task(run(definition, self._hosts, {}, self._note_running))
         try:
             while not moving.done():
                 await asyncio.wait([moving], timeout=IDLE_INTERVAL)
@@ -254,14 +187,14 @@ class Move:
         """Return whether the source has no message that is still to arrive."""
         if self._transfer is None or self._transfer.idle_time < IDLE_INTERVAL:
             return False
-        return not (await self.source_length()).messages
+        return await self._at_source.is_empty(self._source.queue)
 
     async def _wait_to_retry(self, error: Error | OSError) -> None:
         """Wait before the next run. Raises the error if there is no point in one."""
         now = asyncio.get_running_loop().time()
         if self.moved > self._moved_before:
             self._moved_before, self._progressed = self.moved, now
-        # The destination does not have more room a moment later, unless the move continues as long as it takes.
+        # The destination does not have more room a moment later, unless the move continues for as long as it takes.
         patience = 0.0 if isinstance(error, PublishFailed) else RETRY_TIMEOUT
         if not self.moved or (not self._follows and now > self._progressed + patience):
             raise error

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from leveret.broker.node_name import node_name
 from leveret.client.errors import Error
 from leveret.client.parameters import Parameters
 from leveret.management.descriptions import RUNNING, STARTING, TERMINATED, ShovelInfo
@@ -177,6 +178,7 @@ class Shovel:
         definition = self.definition
         source, destination = definition.source, definition.destination
         headers = {
+            "shovelled-by": node_name(),
             "shovel-type": self.type,
             "shovel-name": self.name,
             "shovel-vhost": self.vhost,

@@ -4,6 +4,9 @@ SQLite's backup of a connection includes the commits that this connection makes 
 the copy, too, if the page is already there. A commit of another connection would restart it. SQLite does not sync the copy.
 Another thread does after every MiB, and the next slice waits for that while commits continue: otherwise, the pages would
 pile up in memory until a sync of the log had to wait for all of them.
+
+After a large commit, the copy continues for as many bytes, up to a maximum, and is synced at that distance. Otherwise,
+publishers of large messages could extend the log faster than it is copied, one slice for each commit.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from leveret.storage.worker import Abandoned, Interleave
 # Pages of a slice, which takes about half a millisecond.
 SLICE_PAGES: Final = 64
 SYNCED_BYTES: Final = 1 << 20
+# Maximum bytes between two commits, which take about 20 milliseconds.
+MAX_TURN: Final = 4 << 20
 # Maximum seconds between looks whether a sync has ended, if there are no commits.
 _LOOK_INTERVAL: Final = 0.005
 
@@ -41,6 +46,9 @@ class DatabaseCopy(LogCopy):
         self._is_cancelled = False
         self._is_created = False
         self._page_bytes = 0
+        # Bytes to copy before the next commit, and how many of them are left.
+        self._turn = 0
+        self._left = 0
         self._synced = 0
         self._sync: Future[None] | None = None
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="leveret-copy")
@@ -53,9 +61,12 @@ class DatabaseCopy(LogCopy):
 
         def between(status: int, remaining: int, pages: int) -> None:
             self._note(remaining, pages)
-            interleave()
-            while self._sync is not None and not self._sync.done():
-                interleave(_LOOK_INTERVAL)
+            self._left -= SLICE_PAGES * self._page_bytes
+            if self._left <= 0 or self._sync is not None:
+                largest = interleave()
+                while self._sync is not None and not self._sync.done():
+                    largest = max(largest, interleave(_LOOK_INTERVAL))
+                self._left = self._turn = min(largest, MAX_TURN)
             self._check()
 
         try:
@@ -87,7 +98,7 @@ class DatabaseCopy(LogCopy):
         self.copied = (pages - remaining) * self._page_bytes
         # SQLite starts again if a commit was rolled back that had written pages already.
         self._synced = min(self._synced, self.copied)
-        if self.copied - self._synced >= SYNCED_BYTES:
+        if self.copied - self._synced >= max(SYNCED_BYTES, self._turn):
             self._synced = self.copied
             self._sync = self._syncing.submit(self._sync_part)
 

@@ -61,7 +61,7 @@ class PostgresLog(BatchedLog):
         store = self._store
         assert store is not None, "the log is not open"
         self._when_idle = when_idle
-        store.stop_keeper()
+        store.begin()
         worker = OwnerWorker(self, store, post, self._settings.lease / BEATS)
         store.on_state = worker.set_state
         self._worker = worker

@@ -231,11 +231,12 @@ class Statements:
             *(BIGINTS, BIGINTS, BIGINTS),
             BIGINTS,
         )
-        # A chunk before its commit, and on disk when that is. If it is there already, this is a repetition.
+        # A chunk before its commit, and on disk when that is. If it is there already, this is a repetition. It is a sign of
+        # life, because the chunks of a large body take longer than the lease.
         self.chunk = Statement(
             "chunk",
-            "WITH fence AS (SELECT set_config('synchronous_commit', 'off', true) FROM leveret.owner"
-            f" WHERE shard = {shard} AND epoch = $1 FOR UPDATE), added AS (INSERT INTO {schema}.chunk"
+            f"WITH fence AS (UPDATE leveret.owner SET seen = clock_timestamp() WHERE shard = {shard} AND epoch = $1"
+            f" RETURNING set_config('synchronous_commit', 'off', true)), added AS (INSERT INTO {schema}.chunk"
             " SELECT $2, $3, $4 FROM fence ON CONFLICT DO NOTHING) SELECT 1 FROM fence",
             BIGINT,
             BIGINT,
@@ -258,9 +259,10 @@ class Statements:
             BIGINT,
             UUID,
         )
+        # The process stays in the row, so that it finds out what became of this if the connection is lost.
         self.release = Statement(
             "release",
-            "UPDATE leveret.owner SET clean = true, node = NULL, incarnation = NULL, seen = clock_timestamp()"
+            "UPDATE leveret.owner SET clean = true, node = NULL, seen = clock_timestamp()"
             f" WHERE shard = {shard} AND epoch = $1 RETURNING 1",
             BIGINT,
         )

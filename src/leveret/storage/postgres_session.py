@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import struct
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -157,6 +160,8 @@ class Session:
     def __init__(self, settings: ClusterSettings, schema: str, known: Server | None = None) -> None:
         address: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(settings.dsn)}
         self.warned = False
+        # Held while the connection is closed, so that `abort` finds its own socket.
+        self._closing = threading.Lock()
         try:
             self._connect(address, settings, schema, known)
         except Unfit:
@@ -288,9 +293,16 @@ class Session:
             self.warned = False
             self.execute("UPDATE leveret.cluster SET version = version")
 
+    def abort(self) -> None:
+        """Make the statement under way fail, as if the connection was lost. May be called from any thread."""
+        with self._closing:
+            if not self._connection.closed:
+                with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock, contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection. Never raises."""
-        with contextlib.suppress(psycopg.Error):
+        with self._closing, contextlib.suppress(psycopg.Error):
             self._connection.close()
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 import psycopg
@@ -23,11 +24,12 @@ from leveret.broker.kept_files import PLACES
 from leveret.broker.log import AWAY, OK, Log
 from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
-from leveret.storage.cluster import ClaimLost, ClusterSettings
+from leveret.storage.cluster import ClaimLost, ClusterSettings, Server
 from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join, join_shard
 from leveret.storage.postgres_marker import Marker
+from leveret.storage.postgres_probe import Probe
 from leveret.storage.postgres_schema import HOLD, Statement, Statements, shard_schema
 from leveret.storage.postgres_session import (
     Session,
@@ -52,13 +54,15 @@ SLICE_ROWS: Final = 200
 # Pause between two looks at the owner of a shard, and the time in which a look must be answered to count.
 POLL_INTERVAL: Final = 0.1
 MIN_POLLS: Final = 3
+# Seconds between two looks that count at most: in a longer pause, this process did not run, and perhaps the owner did not.
+MAX_PAUSE: Final = 2 * POLL_INTERVAL
 # Seconds in which looks must be answered in time.
 POLL_TIMEOUT: Final = 30.0
 # Time that a claim waits for a commit in progress. An owner that waits for a standby keeps the shard.
 CLAIM_TIMEOUT: Final = "200ms"
-# Pauses between attempts to connect again.
+# Pauses between attempts to connect again. The other nodes wait for these (`watch.RECONNECT_TIME`).
 FIRST_DELAY: Final = 0.05
-MAX_DELAY: Final = 1.0
+MAX_DELAY: Final = 0.5
 # Seconds between two measurements of the size.
 MEASURE_INTERVAL: Final = 10.0
 # Beats in a lease.
@@ -134,7 +138,10 @@ class PostgresStore:
         self.on_state: Callable[[str, str], None] | None = None
         # Shows signs of life until the worker does.
         self.keeper: Keeper | None = None
-        # When the server last saw a sign of life.
+        # Leaves a server that hangs, when the worker uses it.
+        self._probe: Probe | None = None
+        # When the last sign of life that the server has answered was sent. Its answer may have been read much later, by a
+        # process that was frozen meanwhile.
         self.beaten = 0.0
         known = None if settings.observed is None else settings.observed.server
         try:
@@ -211,7 +218,7 @@ class PostgresStore:
         self._confirm()
         session.execute(HOLD, (self._shard, self.epoch))
         self._marker.write(self._identity, self.epoch, self._committed)
-        self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch)
+        self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch, session.facts.server)
         return owner
 
     def _claimed(self) -> ClaimLost:
@@ -222,12 +229,13 @@ class PostgresStore:
 
         Raises `StorageFailed` if it shows one.
         """
-        began = time.monotonic()
-        since, polls = began, 0
-        while polls < MIN_POLLS or time.monotonic() - since < self._settings.lease:
+        began = answered = time.monotonic()
+        watched, polls = 0.0, 0
+        while polls < MIN_POLLS or watched < self._settings.lease:
             time.sleep(POLL_INTERVAL)
-            asked = time.monotonic()
+            before, asked = answered, time.monotonic()
             now = self._owner()
+            answered = time.monotonic()
             if now.node is None:
                 return now
             if now.state() != owner.state():
@@ -236,10 +244,11 @@ class PostgresStore:
                     " choose another database"
                 )
             polls += 1
-            if time.monotonic() - asked > POLL_INTERVAL:
+            watched += min(answered - before, MAX_PAUSE)
+            if answered - asked > POLL_INTERVAL:
                 # While the server is slow, an owner may live without a sign.
-                since, polls = time.monotonic(), 0
-            if time.monotonic() - began > max(POLL_TIMEOUT, 2 * self._settings.lease):
+                watched, polls = 0.0, 0
+            if answered - began > max(POLL_TIMEOUT, 2 * self._settings.lease):
                 raise StorageFailed(f"PostgreSQL is too slow to tell whether node '{owner.node}' is alive")
         logger.warning(
             "node '%s' has shown no sign of life for %g seconds: taking over shard %d",
@@ -255,10 +264,11 @@ class PostgresStore:
         Raises `StoreFenced` if another broker owns the shard, and like `Session.run`.
         """
         while True:
+            sent = time.monotonic()
             result = self.session.run(self._statements.confirm, bigint(self.epoch), self._incarnation.bytes)
-            self.beaten = time.monotonic()
             if not result.ntuples:
                 raise self._fenced()
+            self.beaten = sent
             if not self.session.warned:
                 return read_bigint(result.get_value(0, 0))
 
@@ -396,7 +406,6 @@ class PostgresStore:
                 if self._regain(str(error)) == number:
                     break
         self._committed = number
-        self.beaten = time.monotonic()
 
     def _write(self, commit: Commit, number: int) -> None:
         """Write a commit. Raises `StoreLost` if it is unknown whether it took effect."""
@@ -419,8 +428,10 @@ class PostgresStore:
         for chunk_id, pieces in commit.chunks:
             chunk = chunk_bytes(pieces)
             values = (bigint(self.epoch), bigint(chunk_id), chunk, bigint(chunk_sum(chunk_id, chunk)))
+            sent = time.monotonic()
             if not self.session.run(statements.chunk, *values).ntuples:
                 raise self._fenced()
+            self.beaten = sent
         images = images + [copied_row(plan, self._fetch_row) for plan in commit.copies]
         columns = [row_columns(image) for image in images]
         puts = [
@@ -458,9 +469,12 @@ class PostgresStore:
 
     def _fence(self, number: int, statement: Statement, *values: bytes) -> None:
         """Run the statement of a commit. Raises `StoreFenced` if another broker is the owner."""
+        sent = time.monotonic()
         result = self.session.run(statement, *values)
         # The tags are INSERT 0 1 and SELECT 1.
         done = (result.command_status or b"").endswith(b" 1")
+        if done:
+            self.beaten = sent
         if (not done or self.session.warned) and self._confirm() != number:
             # Unless an earlier attempt arrived late, some other process has written with this broker's epoch.
             self.refused = True
@@ -509,13 +523,14 @@ class PostgresStore:
 
     def beat(self) -> None:
         """Show a sign of life. Raises `StoreFenced` if another broker is the owner, and `StoreFull`."""
+        sent = time.monotonic()
         try:
             result = self.session.run(self._statements.beat, bigint(self.epoch))
             if not result.ntuples:
                 raise self._fenced()
+            self.beaten = sent
         except StoreLost as error:
             self._regain(str(error))
-        self.beaten = time.monotonic()
 
     def tidy(self) -> None:
         """Measure the tables now and then."""
@@ -555,16 +570,29 @@ class PostgresStore:
     def finish(self, commit: Commit) -> None:
         """Write the last commit, and release the shard. Raises `StoreFull` or `StoreBroken`."""
         self.commit(commit)
+        try:
+            self._give_up()
+        except StoreFenced as error:
+            # All is committed. If the connection was lost, the shard may have been released, and claimed since.
+            logger.warning("released a shard that has another owner: %s", error)
+        try:
+            self._marker.write(self._identity, self.epoch, self._committed)
+        except StorageFailed as error:
+            logger.warning("%s", error)
+
+    def _give_up(self) -> None:
+        """Release the shard. Raises like `Session.run`, or `StoreFenced` if another broker is the owner."""
         while True:
             result = self._read(self._statements.release, bigint(self.epoch))
             if not result.ntuples:
                 raise self._fenced()
             if not self.session.warned:
-                break
-        try:
-            self._marker.write(self._identity, self.epoch, self._committed)
-        except StorageFailed as error:
-            logger.warning("%s", error)
+                return
+
+    def begin(self) -> None:
+        """Leave the signs of life to the worker, and look for another server while this one does not answer."""
+        self.stop_keeper()
+        self._probe = Probe(self._settings, lambda: self._session, lambda: time.monotonic() - self.beaten)
 
     def stop_keeper(self) -> None:
         """End the signs of life of the start. Never raises."""
@@ -579,6 +607,8 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close the connections. Never raises."""
+        if self._probe is not None:
+            self._probe.stop()
         self.stop_keeper()
         self._disconnect()
 
@@ -586,27 +616,30 @@ class PostgresStore:
 class Keeper:
     """Shows signs of life in a thread while the log is recovered, over a connection of its own."""
 
-    def __init__(self, settings: ClusterSettings, shard: int, beat: Statement, epoch: int) -> None:
+    def __init__(self, settings: ClusterSettings, shard: int, beat: Statement, epoch: int, server: Server) -> None:
         self._settings = settings
         self._shard = shard
         self._beat = beat
         self._epoch = epoch
+        self._server = server
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"leveret-keeper-{shard}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        try:
-            session = Session(self._settings, shard_schema(self._shard))
+        while not self._stopped.is_set():
             try:
-                session.prepare([self._beat])
-                while not self._stopped.wait(self._settings.lease / BEATS):
-                    session.run(self._beat, bigint(self._epoch))
-            finally:
-                session.close()
-        except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
-            # If the shard was lost by it, the next commit is refused.
-            logger.warning("no signs of life while the log is recovered: %s", error)
+                self._keep_beating()
+            except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
+                # If the shard is lost by it, the next commit is refused.
+                logger.warning("no signs of life while the log is recovered: %s", error)
+                self._stopped.wait(self._settings.lease / BEATS)
+
+    def _keep_beating(self) -> None:
+        with closing(Session(self._settings, shard_schema(self._shard), self._server)) as session:
+            session.prepare([self._beat])
+            while not self._stopped.wait(self._settings.lease / BEATS):
+                session.run(self._beat, bigint(self._epoch))
 
     def stop(self) -> None:
         """End the thread. Blocks for a beat in progress."""

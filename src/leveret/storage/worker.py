@@ -76,8 +76,15 @@ class Abandoned(Exception):
 class Interleave(Protocol):
     """Does what waits for the thread during a long job: at most one commit and a step of a load."""
 
-    def __call__(self, wait: float = 0.0) -> None:
-        """Return soon, or wait up to some seconds for something to do. Raises `Abandoned` if the thread is to end."""
+    def __call__(self, wait: float = 0.0) -> int:
+        """Return soon, or wait up to some seconds for something to do.
+
+        Returns:
+            The size of the commit in bytes, 0 for none.
+
+        Raises:
+            Abandoned: The thread is to end.
+        """
 
 
 class Store(Protocol):
@@ -219,9 +226,11 @@ class Worker:
             return _MAX_DELAY
         return pause
 
-    def _interleave(self, wait: float = 0.0) -> None:
+    def _interleave(self, wait: float = 0.0) -> int:
         self._take(0.0 if self._loads or self._commits or self._closing else wait)
+        committed = 0
         if self._commits:
+            committed = self._commits[0].pending_bytes
             self._commit(self._commits[0])
             self._commits.popleft()
         if self._loads:
@@ -230,6 +239,7 @@ class Worker:
             self._check_space()
         if self._closing:
             raise Abandoned("the broker stops")
+        return committed
 
     def _housekeep(self, work: Callable[[], bool | None]) -> bool:
         try:
@@ -285,8 +295,9 @@ class Worker:
             if left <= 0:
                 return
             if self._loads and self._load_step():
-                continue
-            self._take(left)
+                self._take(0.0)
+            else:
+                self._take(left)
 
     def _check_space(self) -> None:
         reason = self._store.space(self._log.pending_bytes)

@@ -27,7 +27,7 @@ from leveret.broker.queues.classic.searching import is_wanted
 from leveret.broker.queues.ordered import OrderedDispatcher, OrderedQueue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.releasing import releasing, releasing_blocks
-from leveret.broker.table import RELEASED, Table
+from leveret.broker.table import RELEASE_SHIFT, RELEASED, Table
 from leveret.broker.values import Frozen, compact_key
 
 if TYPE_CHECKING:
@@ -308,6 +308,8 @@ class _Dispatcher(OrderedDispatcher):
         later = group.clear(self.epoch)
         if len(later) > RELEASED:
             self.broker.jobs.removals.add(releasing(later))
+        else:
+            self.broker.work += len(later) >> RELEASE_SHIFT
 
     def _renew_holder(self, holder: _Holder) -> None:
         """Forget the entries of a holder if they were purged."""

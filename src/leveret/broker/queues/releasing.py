@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def releasing(objects: deque[Any]) -> Iterator[int]:
     """Remove all objects in steps. Yield the units of work of each."""
     while objects:
-        for _ in range(min(len(objects), RELEASED)):
+        count = min(len(objects), RELEASED)
+        for _ in range(count):
             objects.pop()
-        yield RELEASED >> RELEASE_SHIFT
+        yield 1 + (count >> RELEASE_SHIFT)
 
 
 def releasing_blocks(blocks: list[list[Entry]]) -> Iterator[int]:

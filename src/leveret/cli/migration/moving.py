@@ -11,7 +11,8 @@ import msgspec
 from leveret.cli.migration.source import Key, with_vhost
 from leveret.cli.output import counted
 from leveret.client.errors import ChannelClosed, Error
-from leveret.shovel.moves import RETRY_DELAY, RETRY_TIMEOUT, Length, Lengths, Move, QueueAddress
+from leveret.shovel.lengths import Length, Lengths
+from leveret.shovel.moves import RETRY_DELAY, RETRY_TIMEOUT, Move, QueueAddress
 
 _NAME: Final = "leveret migrate"
 # Queues that are moved at a time.
@@ -64,6 +65,7 @@ class QueueMoves:
         destination: URI of the destination without a vhost.
         follows: Whether to continue when all queues are empty, until the task is cancelled.
         with_consumers: Whether to move queues with consumers, too.
+        adds_origin: Whether to add headers with the exchange and the routing key of each message.
         report: Called with a line of text for operators.
 
     Attributes:
@@ -78,12 +80,14 @@ class QueueMoves:
         *,
         follows: bool,
         with_consumers: bool,
+        adds_origin: bool,
         report: Callable[[str], None],
     ) -> None:
         self._source = source
         self._destination = destination
         self._follows = follows
         self._with_consumers = with_consumers
+        self._adds_origin = adds_origin
         self._report = report
         self._silence = ""
         # By vhost: those of the source, and of the destination.
@@ -153,7 +157,10 @@ class QueueMoves:
                 queue.problem = ""
             return False
         if length.consumers and not self._with_consumers:
-            self._note(queue, f"it has {counted(length.consumers, 'consumer')} at the source; stop them first")
+            self._note(
+                queue,
+                f"it has {counted(length.consumers, 'consumer')} at the source; stop them first, or add --with-consumers",
+            )
             return False
         if key in self._failed and not self._follows:
             return False
@@ -168,8 +175,9 @@ class QueueMoves:
             source,
             destination,
             _NAME,
-            lengths=self._lengths[queue.vhost],
+            observers=self._lengths[queue.vhost],
             arguments=None,
+            adds_origin=self._adds_origin,
             report=lambda text: self._report(f"{queue.label}: {text}"),
         )
         try:

@@ -68,17 +68,16 @@ def read_pieces(file: BinaryIO, name: Path | str) -> Iterator[bytes]:
         yield piece
 
 
-def digest_pieces(pieces: Iterable[bytes], digest: Digest, check: Callable[[], None]) -> int:
-    """Digest the content of a file, calling `check` before each piece. Returns its size."""
+def digest_pieces(pieces: Iterable[bytes], digest: Digest) -> int:
+    """Digest the content of a file. Returns its size."""
     size = 0
     for piece in pieces:
-        check()
         digest.update(piece)
         size += len(piece)
     return size
 
 
-def copy_pieces(pieces: Iterable[bytes], target: Path, mode: int, digest: Digest, check: Callable[[], None]) -> int:
+def copy_pieces(pieces: Iterable[bytes], target: Path, mode: int, digest: Digest) -> int:
     """Write and digest the content of a file, and sync it.
 
     Args:
@@ -86,7 +85,6 @@ def copy_pieces(pieces: Iterable[bytes], target: Path, mode: int, digest: Digest
         target: The new file.
         mode: Its mode.
         digest: The checksum.
-        check: Called before each piece.
 
     Returns:
         Its size.
@@ -98,7 +96,7 @@ def copy_pieces(pieces: Iterable[bytes], target: Path, mode: int, digest: Digest
     with open(descriptor, "wb", buffering=0) as file:
         try:
             os.fchmod(descriptor, mode)
-            size = digest_pieces(_written(pieces, file.write), digest, check)
+            size = digest_pieces(_written(pieces, file.write), digest)
             os.fsync(descriptor)
         except OSError as error:
             if error.filename is None:
@@ -135,7 +133,7 @@ class FileCopier:
 
     def copy(self, file: BinaryIO, name: Path | str, target: Path, mode: int, digest: Digest) -> int:
         """Copy an open file to a new one of this mode, and sync that. Returns its size."""
-        size = copy_pieces(read_pieces(file, name), target, mode, digest, self.check)
+        size = copy_pieces(self._checked(file, name), target, mode, digest)
         self.note(target.parent)
         self.bytes += size
         return size
@@ -144,8 +142,13 @@ class FileCopier:
         """Return the entry of the manifest for a file of the backup in the directory `base`."""
         digest = sha256()
         with open(path, "rb") as file:
-            size = digest_pieces(read_pieces(file, path), digest, self.check)
+            size = digest_pieces(self._checked(file, path), digest)
         return CopiedFile(path=str(path.relative_to(base)), bytes=size, sha256=digest.hexdigest())
+
+    def _checked(self, file: BinaryIO, name: Path | str) -> Iterator[bytes]:
+        for piece in read_pieces(file, name):
+            self.check()
+            yield piece
 
     def note(self, directory: Path) -> None:
         """Note a directory with a new entry, which may be new itself."""

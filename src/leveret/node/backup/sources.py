@@ -1,4 +1,4 @@
-"""Sources of the segments that a backup copies: a directory, or a URL."""
+"""Sources of the segments that a backup keeps: a directory, or a URL."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -132,20 +132,19 @@ class StoredBackup:
         if reading is None:
             raise BackupDamaged(f"the backup is damaged: {file.path} is missing")
         with reading:
-            pieces = read_pieces(reading, file.path)
-            if target is None:
-                size = digest_pieces(pieces, digest, self._show)
-            else:
-                size = copy_pieces(pieces, target, mode, digest, self._show)
+            pieces = self._counted(read_pieces(reading, file.path))
+            size = digest_pieces(pieces, digest) if target is None else copy_pieces(pieces, target, mode, digest)
         found = digest.hexdigest()
         if size != file.bytes:
             raise BackupDamaged(f"the backup is damaged: {file.path} has {size} bytes, expected {file.bytes}")
         if found != file.checksum:
             raise BackupDamaged(f"the backup is damaged: the checksum of {file.path} is {found}, expected {file.checksum}")
-        self._done += size
 
-    def _show(self) -> None:
-        self._report(f"{self._done >> 20} of {self.bytes >> 20} MiB")
+    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._done += len(piece)
+            self._report(f"{self._done >> 20} of {self.bytes >> 20} MiB")
+            yield piece
 
 
 def _definitions(database: Path) -> list[tuple[str, str, bytes]]:
