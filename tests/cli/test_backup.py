@@ -219,6 +219,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.one_process("it damages each file of the only log")
 def test_a_damaged_backup_is_refused_by_the_name_of_the_file(commands: Commands, tmp_path: Path) -> None:
     commands.ok("backup", str(tmp_path / "backups"))
     name = latest(tmp_path / "backups").name

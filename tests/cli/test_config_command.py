@@ -170,8 +170,11 @@ def test_diff_with_the_running_broker_says_what_needs_a_restart(tmp_path: Path) 
     leveret_only("it compares with the configuration of the broker")
     with LeveretProcess(tmp_path, config="[users.a]\npassword = 'x'\n[limits]\nconnections = 5\n") as process:
         process.start()
+        shards = process.defaults.get("LEVERET_CLUSTER__SHARDS", "1")
         where = ("--set", f"server.data_dir={process.data_dir}", "--set", f"server.port={process.port}")
         same = (
+            "--set",
+            f"cluster.shards={shards}",
             "--set",
             "server.host=127.0.0.1",
             "--set",

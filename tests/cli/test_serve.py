@@ -89,6 +89,7 @@ def reload(process: LeveretProcess, config: str) -> str:
 # Start
 
 
+@pytest.mark.one_process("the first lines are those of the shards")
 @pytest.mark.embedded("is about the engines `sqlite` and `memory`")
 def test_the_first_lines_name_version_directories_and_listeners(process: LeveretProcess) -> None:
     process.start()
@@ -112,6 +113,7 @@ def test_the_first_lines_name_the_users_there_are(tmp_path: Path) -> None:
         assert "as one of 7 users: u0, u1, u2, u3, u4 and 2 more" in process.start().log()
 
 
+@pytest.mark.one_process("the file of a broker with shards also has their processes")
 def test_the_ready_file(process: LeveretProcess) -> None:
     process.start()
     ready = json.loads((process.directory / "ready.json").read_text())

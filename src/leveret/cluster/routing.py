@@ -62,6 +62,7 @@ of_connection: Final = _in_shard(lambda front, call: front.shards.of_connection(
 ROUTES: Final[dict[str, Route]] = {
     "status": totals.status,
     "health": totals.health,
+    "config.show": totals.show_config,
     "shards.list": totals.list_shards,
     "cluster.status": node_calls.show_status,
     "cluster.check": node_calls.check,
@@ -93,7 +94,6 @@ ROUTES: Final[dict[str, Route]] = {
     **dict.fromkeys(
         (
             "audit.search",
-            "config.show",
             "global_parameters.delete",
             "global_parameters.list",
             "global_parameters.set",

@@ -12,12 +12,13 @@ from leveret.cluster.calls import ShardUnavailable
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall, encode_request
 from leveret.cluster.shards import Shard, Shards
+from leveret.config.flat import flat_settings
 from leveret.management.control_socket import encode_result
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
 from leveret.management.operations.cluster import ClusterStatus
 from leveret.management.operations.nodes import NodeDetails
 from leveret.management.operations.shards import READY, ShardInfo
-from leveret.management.operations.status import Health, Status
+from leveret.management.operations.status import Health, Settings, Status
 from leveret.management.structs import Reply
 
 # The states of a log, the best one first.
@@ -238,3 +239,9 @@ def _sum(histograms: Sequence[Histogram]) -> Histogram:
         counts=[sum(counts) for counts in zip(*(one.counts for one in histograms), strict=True)],
         total=sum(one.total for one in histograms),
     )
+
+
+async def show_config(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
+    """Yield the configuration of the broker. This process has another one, with its share of the limits."""
+    async for line in encode_result(Settings(settings=flat_settings(front.shards.config))):
+        yield line
