@@ -285,6 +285,7 @@ def declare(connection: pika.BlockingConnection, count: int) -> None:
         channel.queue_declare("", exclusive=True)
 
 
+@pytest.mark.one_process("shards reload after the front has")
 def test_sighup_reloads_vhosts(tmp_path: Path) -> None:
     old = VHOSTS + "[vhosts.going]\nlimits.max_queues = 1\n[vhosts.staying]\nlimits.max_queues = 1\n"
     with LeveretProcess(tmp_path, config=old) as process:
