@@ -36,7 +36,9 @@ MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
 _HIDDEN: Final = "***"
 # The user and password of a URI, and passwords among its options.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s?#]*(?=@)|(?<=password=)[^&\s]*")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]*(?=@)|(?<=password=)[^&\s]*")
+# The levels of nested values that are shown.
+_SHOWN_LEVELS: Final = 16
 _DEFAULT: Final = "default"
 
 
@@ -104,14 +106,17 @@ def _without_secrets(values: Entry) -> Entry:
     return shown if len(shown) == len(values) else {**shown, "password": _HIDDEN}
 
 
-def _without_credentials(value: object) -> object:
-    """Return a value, such as that of the parameter of a shovel, without the credentials of its URIs."""
+def _without_credentials(value: object, levels: int = _SHOWN_LEVELS) -> object:
+    """Return a value, such as that of the parameter of a shovel, without the credentials of its URIs.
+
+    Hides what is nested deeper than this number of levels.
+    """
     if isinstance(value, str):
         return _CREDENTIALS.sub(_HIDDEN, value)
     if isinstance(value, dict):
-        return {key: _without_credentials(item) for key, item in value.items()}
+        return {key: _without_credentials(item, levels - 1) for key, item in value.items()} if levels else _HIDDEN
     if isinstance(value, list):
-        return [_without_credentials(item) for item in value]
+        return [_without_credentials(item, levels - 1) for item in value] if levels else _HIDDEN
     return value
 
 
