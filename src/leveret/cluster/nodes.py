@@ -59,6 +59,8 @@ _MOVE_CLIENT_TIMEOUT: Final = 0.25
 _LAST_WRITE_TIMEOUT: Final = 2.0
 # Seconds for the other nodes to notice that this one has left the list.
 _NOTICE_TIME: Final = 2.5 * INTERVAL
+# Seconds in which a node that has started announces its address to the others.
+_ADDRESS_TIME: Final = 3 * COUNT_INTERVAL
 # Seconds for a shard without vhosts to start, when it gets its first one.
 _START_TIMEOUT: Final = 20.0
 # Seconds for a process to end by itself whose shard another node has claimed.
@@ -118,7 +120,7 @@ class NodeShard(Shard):
     def unavailable(self) -> str:
         """Why it takes no connections; "" if it does."""
         if self._link is None and self.state == READY:
-            return ""
+            return f"node '{self.node}' has just started" if self._nodes.awaits_address(self.number, self.node) else ""
         if self.state == IDLE:
             return f"shard {self.number} has no owner"
         return super().unavailable
@@ -565,6 +567,12 @@ class NodeShards(Shards):
         owner = self.watch.nodes.get(node)
         takes_clients = owner is not None and owner.live and not owner.draining
         return takes_clients and self.watch.is_moving_on(shard, time.monotonic(), self.config.cluster.referral_time)
+
+    def awaits_address(self, shard: int, node: str) -> bool:
+        """Return whether clients of a shard must connect to a node that has just started, and whose address is unknown."""
+        is_unknown = not any(self.clients_of(node))
+        since = time.monotonic() - self.watch.restarts.get(node, -math.inf)
+        return is_unknown and since < _ADDRESS_TIME and self.refers(shard, node)
 
     def clients_of(self, node: str) -> tuple[str, str]:
         """Return where clients connect to another live node; "" if that is unknown."""
