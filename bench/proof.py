@@ -43,7 +43,7 @@ from tests.support.broker import LeveretProcess  # noqa: E402
 RESULTS = ROOT / "build" / "proof" / "results.jsonl"
 KEPT = ROOT / "bench" / "proofs.jsonl"
 MAX_MINUTES = 25.0
-CI_MINUTES = 1.0
+CI_MINUTES = 0.5
 # Time for a workload before the next one runs.
 SECONDS_PER_WORKLOAD = 120.0
 # Target counts.

@@ -33,6 +33,7 @@ TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/
 # Folders whose tests take longest, first. They start in this order, before all others, so that short tests fill the end of
 # a run in several processes.
 LONGEST = (
+    "management/tools",
     "spark",
     "management/console",
     "packaging",
