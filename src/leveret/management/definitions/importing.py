@@ -35,8 +35,9 @@ MAX_CHANGES: Final = 100
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
 _HIDDEN: Final = "***"
-# The user and password of a URI, and passwords among its options.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]*(?=@)|(?<=password=)[^&\s]*")
+# The part of a URI from its user to its path. Consumes all that it reads, so that no text takes quadratic time.
+_URI: Final = re.compile(r"://([^\s?#]*)")
+_PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&\s]*")
 # The levels of nested values that are shown.
 _SHOWN_LEVELS: Final = 16
 _DEFAULT: Final = "default"
@@ -112,12 +113,18 @@ def _without_credentials(value: object, levels: int = _SHOWN_LEVELS) -> object:
     Hides what is nested deeper than this number of levels.
     """
     if isinstance(value, str):
-        return _CREDENTIALS.sub(_HIDDEN, value)
+        return _PASSWORD_OPTION.sub(_HIDDEN, _URI.sub(_without_user, value))
     if isinstance(value, dict):
         return {key: _without_credentials(item, levels - 1) for key, item in value.items()} if levels else _HIDDEN
     if isinstance(value, list):
         return [_without_credentials(item, levels - 1) for item in value] if levels else _HIDDEN
     return value
+
+
+def _without_user(uri: re.Match[str]) -> str:
+    """Return a URI without its user and password, which may have any character if the URI is invalid."""
+    _, at, host = uri[1].rpartition("@")
+    return f"://{_HIDDEN}@{host}" if at else uri[0]
 
 
 class _Import:
