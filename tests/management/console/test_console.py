@@ -156,6 +156,25 @@ def test_all_tabs_share_the_session(console: Console, api: HttpBroker) -> None:
     api("DELETE", "/users/tabs")
     console.see("the session has ended; sign in again")
     console.see_problem(401)
+    # The other tab's message may come later than the refusal of a request.
+    console.script("new BroadcastChannel(`leveret-session ${location.pathname}`).postMessage('closed')")
+    console.see("You signed out in another tab.")
+
+
+def test_other_tabs_end_their_requests_before_the_session_ends(console: Console) -> None:
+    console.enter("queues")
+    first = console.driver.current_window_handle
+    console.driver.switch_to.new_window("tab")
+    second = console.driver.current_window_handle
+    console.open("exchanges")
+    console.see_heading("Exchanges")
+    console.script("window.fetch = () => new Promise(() => {})")
+    console.click("Sign out")
+    console.driver.switch_to.window(first)
+    console.see("You signed out in another tab.")
+    console.driver.switch_to.window(second)
+    console.driver.close()
+    console.driver.switch_to.window(first)
 
 
 @pytest.fixture

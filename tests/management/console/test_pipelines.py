@@ -41,10 +41,12 @@ def pipeline(
         ask(channel, "stream.start", stream=stream, consumer=name, offset=0)
         ask(channel, "stream.commit", stream=stream, consumer=name, offset=15)
         ask(channel, "stage.open", stage=stage, app=name, exchanges=[])
-        yield channel
-        ask(channel, "stage.discard", stages=[stage])
-    delete(api, queue)
-    delete(api, stream)
+        try:
+            yield channel
+        finally:
+            ask(channel, "stage.discard", stages=[stage])
+            delete(api, queue)
+            delete(api, stream)
 
 
 def test_the_lag_of_a_consumer_that_catches_up(console: Console, api: HttpBroker) -> None:
@@ -70,8 +72,8 @@ def test_a_lease_is_released(console: Console, api: HttpBroker) -> None:
     with pipeline(api):
         console.enter("pipelines")
         console.click("Leases")
-        rows = console.wait_for_rows(lambda found: len(found) == 1 and "40" in found[0])
-        assert rows[0][:2] == ["daily-report", "payments"] and "10" in rows[0]
+        rows = console.wait_for_rows(lambda found: [row[:2] for row in found] == [["daily-report", "payments"]])
+        assert "40" in rows[0] and "10" in rows[0]
         console.fill("Filter leases", "weekly")
         console.see("No reader has a lease of a queue.")
         console.open("pipelines", "lease", "/", "payments", "daily-report")
@@ -94,8 +96,8 @@ def test_sinks_and_their_transactions(console: Console, api: HttpBroker) -> None
         rows = console.wait_for_rows(lambda found: any(row[0] == "loader" for row in found))
         assert next(row for row in rows if row[0] == "loader")[3] == "7"
         console.click("Sink transactions")
-        rows = console.wait_for_rows(lambda found: len(found) == 1)
-        assert (rows[0][0], "open" in rows[0]) == ("daily-report", True)
+        rows = console.wait_for_rows(lambda found: [row[0] for row in found] == ["daily-report"])
+        assert "open" in rows[0]
         console.click("Abort…")
         console.click("Abort transaction")
         console.see("No transaction of a sink is open.")

@@ -62,6 +62,8 @@ export const signInAtProvider = beginSignIn;
 /** Signs out in all tabs, and at the provider. */
 export async function signOut() {
   abandonRequests();
+  // Before the session ends: the API refuses later requests of the other tabs.
+  channel.postMessage("closed");
   try {
     await call("DELETE", SESSION, undefined, { anonymous: true });
   } catch (error) {
@@ -69,7 +71,6 @@ export async function signOut() {
       throw error;
     }
   }
-  channel.postMessage("closed");
   closed("");
   await endSignIn(ways.value.providers);
 }
@@ -99,7 +100,8 @@ export async function resume() {
 }
 
 channel.addEventListener("message", ({ data }) => {
-  if (data === "closed" && user.value) {
+  if (data === "closed" && user.value !== undefined) {
+    abandonRequests();
     closed("You signed out in another tab.");
   }
 });
