@@ -31,7 +31,7 @@ EXEMPT = {
     ("tests/cluster/test_nodes.py", "CONNECT_TIMEOUT"): "the broker closes the connection",
     ("tests/cluster/test_operations.py", "30"): "the broker closes the connection",
     ("tests/cluster/test_shards.py", "30"): "the broker closes the connection",
-    ("tests/cluster/test_shards.py", "2"): "a broker that is stopped for longer than the timeout under test",
+    ("tests/cluster/test_shards.py", "4"): "a broker that is stopped for longer than the timeout under test",
     ("tests/interop/test_oauth.py", "60"): "the broker closes the connection when the token expires",
     ("tests/interop/test_proton.py", "0.2"): "the blocking API has no call that shows that nothing arrives",
     ("tests/client/aio/test_chaos.py", "chance.uniform(0.005, 0.05)"): "a cut at a random moment",
