@@ -21,6 +21,7 @@ from leveret.segments.process import SealerProcess
 from leveret.segments.reader import open_segment
 from leveret.storage.located import rebuild
 from tests.storage.harness import FakeQueue, Harness, content, log_at, message
+from tests.support.polling import DEADLINE
 from tests.support.postgres import execute, require_postgres, shared_server
 
 TIME = 1_700_000_000_000
@@ -91,7 +92,7 @@ class World:
         return task.result.segment(task.first, task.last, TIME, TIME, array("Q"), array("Q"))
 
     def wait(self, condition: Any) -> None:
-        self.harness.loop.run_until(condition, 60)
+        self.harness.loop.run_until(condition, DEADLINE)
 
     def read(self, segment: Segment, first: int, last: int) -> tuple[list[Loaded], str, str]:
         found: list[tuple[list[Loaded], str, str]] = []
@@ -291,7 +292,7 @@ def test_an_idle_process_stops(world: World, monkeypatch: pytest.MonkeyPatch, ca
     segment = world.sealed(entries)
     first = world.store.process
     assert first is not None
-    first.wait(60)
+    first.wait(DEADLINE)
     assert world.bodies(segment, 0, 1) == [b"a", b"b"]
     assert world.store.process is not first
     assert "died" not in caplog.text
