@@ -35,6 +35,7 @@ EXEMPT = {
     ("tests/interop/test_oauth.py", "60"): "the broker closes the connection when the token expires",
     ("tests/interop/test_proton.py", "0.2"): "the blocking API has no call that shows that nothing arrives",
     ("tests/client/aio/test_chaos.py", "chance.uniform(0.005, 0.05)"): "a cut at a random moment",
+    ("tests/management/http/test_mail.py", "0.3"): "the timeout under test",
     ("tests/spark/pipeline/kill_compaction.py", "number * INTERVAL"): "a kill at different moments",
     ("tests/client/aio/test_chaos.py", "chance.uniform(0, 0.02)"): "a cut at a random moment",
     ("tests/client/aio/test_reconnecting.py", "3.2"): "heartbeats",

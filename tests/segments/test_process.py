@@ -286,6 +286,25 @@ def test_a_killed_process_is_restarted(world: World) -> None:
     assert world.store.starts >= 3
 
 
+def test_a_death_that_is_noticed_late_fails_no_segment_of_the_next_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = world.publish(*(b"%d" % number for number in range(12)))
+    world.sealed(entries)
+    noticed = world.store._died
+    deaths: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(world.store, "_died", lambda *death: deaths.append(death))
+    assert world.store.process is not None
+    os.kill(world.store.process.pid, signal.SIGKILL)
+    world.wait(lambda: deaths)
+    task = Task(world, entries, 1)
+    world.store.seal(task)
+    world.wait(lambda: task.asked >= 3)
+    noticed(*deaths[0])
+    world.wait(lambda: task.failure is not None or task.result is not None)
+    assert task.failure is None
+
+
 def test_an_idle_process_stops(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(process, "IDLE_TIMEOUT", 0.2)
     entries = world.publish(b"a", b"b")
