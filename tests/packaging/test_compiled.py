@@ -181,7 +181,7 @@ def build_wheel(root: Path, **environment: str) -> Path:
         env={**os.environ, "LEVERET_PURE": "", **environment},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
