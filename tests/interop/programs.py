@@ -47,7 +47,8 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
     pom = directory / libraries_of
     source = directory / f"{program}.java"
     libraries = build_directory("java", pom)
-    with locked(libraries):
+    # One Maven at a time, because all share its local repository.
+    with locked(libraries.parent):
         if not list(libraries.glob(f"{library}*.jar")):
             prepare(
                 [
