@@ -42,12 +42,12 @@ _SECOND: Final = 1000
 def backup(directory: Path, keep: int, leave_out_remote: bool) -> None:
     """Back up a running broker to the directory DIR, which is created if it is missing.
 
-    The backup has everything that was confirmed before the command began. Clients are served meanwhile. Sealed segments are
-    hard links if DIR is on the same file system, and those that DIR has already are not copied again. Run it as the user of
-    the broker, or as root, for whom it continues as that user.
+    The backup has everything that was confirmed before the command began. The broker keeps serving clients. Sealed segments
+    are hard links if DIR is on the same file system, and those that DIR already has are not copied again. Run the command
+    as the user of the broker, or as root: it then continues as that user.
 
-    Exit codes: 0 if the backup is complete, 1 if it failed, or if the broker itself lacks segments or uploads. In these
-    cases, earlier backups stay.
+    Exit codes: 0 if the backup is complete, 1 if it failed, or if the broker itself lacks segments or uploads. Earlier
+    backups then stay.
     """
     if selected_url() is not None:
         raise click.UsageError(
@@ -167,7 +167,7 @@ def restore(directory: Path, data_dir: Path | None, checks_only: bool, name: str
     """Restore a backup from the directory DIR to a new data directory, or check it.
 
     Checks the manifest, the size and checksum of each file, each row and definition in the databases, and that all files
-    that these name are there. If anything is damaged, it names the first damaged file, and restores nothing.
+    that these name exist. If anything is damaged, the command names the first damaged file, and restores nothing.
 
     Exit codes of --check: 0 if the backup is intact and complete, 1 if anything is damaged, or was missing at the broker,
     4 if the backup cannot be checked.
