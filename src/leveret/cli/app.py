@@ -32,7 +32,7 @@ COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
     "backup": ("leveret.cli.backup:backup", "Back up a running broker."),
-    "restore": ("leveret.cli.backup:restore", "Restore a backup to a new data directory."),
+    "restore": ("leveret.cli.backup:restore", "Restore or check a backup."),
     "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "completion": ("leveret.cli.completion:completion", "Print the completions for a shell."),

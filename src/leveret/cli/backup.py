@@ -112,11 +112,12 @@ def _show_json(made: MadeBackup, seconds: float) -> None:
 def _show(made: MadeBackup, seconds: float) -> None:
     segments = sum(len(log.segments) for log in made.manifest.logs)
     left_out = _left_out(made)
-    click.echo(
-        f"backup {made.name} is complete: copied {size(made.copied_bytes)} in {seconds:.1f} s; segments: {segments}, of"
-        f" which {made.linked} linked, {made.copied} copied, {made.unchanged} unchanged"
-        + (f"; left out: {left_out}" if left_out else "")
-    )
+    said = f"backup {made.name} is complete: copied {size(made.copied_bytes)} in {seconds:.1f} s"
+    if segments:
+        said += f"; segments: {segments}, of which {made.linked} linked, {made.copied} copied, {made.unchanged} unchanged"
+    if left_out:
+        said += f"; segments left out: {left_out}"
+    click.echo(said)
     for problem in made.manifest.problems:
         click.echo(f"MISSING   {problem}")
 
