@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leveret.cli.failed import ERROR, INCOMPLETE, REFUSED, Failed
+from leveret.cli.failed import ERROR, INCOMPLETE, NO_BROKER, REFUSED, Failed
 from leveret.cli.output import StatusLine, moment, show_json, size
 from leveret.cli.remote import current, data_directory, remote_options, selected_url
 
@@ -53,10 +53,14 @@ def backup(directory: Path, keep: int, leave_out_remote: bool) -> None:
         raise click.UsageError(
             "`leveret backup` copies files on the machine of the broker; run it there, without --url and LEVERET_URL"
         )
-    broker = current()
+    broker, data = current(), data_directory()
+    if not data.is_dir():
+        raise Failed(
+            f"the data directory {data} does not exist; select that of the broker with --data-dir or --config", NO_BROKER
+        )
     began = time.monotonic()
     with StatusLine(not broker.as_json) as line:
-        made = _back_up(directory.absolute(), data_directory(), keep, broker.call, line.show, leave_out_remote)
+        made = _back_up(directory.absolute(), data, keep, broker.call, line.show, leave_out_remote)
     seconds = time.monotonic() - began
     if broker.as_json:
         _show_json(made, seconds)
