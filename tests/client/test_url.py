@@ -393,6 +393,13 @@ def test_tls_is_not_disabled_by_accident() -> None:
         "amqp://ann:s3cr/et@rabbit",
         "amqp://ann:s3cr?et@rabbit",
         "amqp://ann:s3cr#et@rabbit",
+        "amqp://ann:1?s3cret@rabbit",
+        "amqps://rabbit?keypassword=s3cr&et",
+        "amqps://rabbit?keypassword=x&s3cret",
+        "amqp://ann:314159?s3cret@rabbit",
+        "amqp://ann@home:s3cr/et@rabbit",
+        "amqp://ann@home:s3cr:/et@rabbit",
+        "amqp://[ann:s3cr/et@rabbit",
         "amqp://ann:x:s3cr/et@rabbit",
         "amqp://ann:s3cr%00et@rabbit",
         "amqp://ann:s3cret@rabbit:port",
@@ -407,6 +414,7 @@ def test_passwords_are_not_shown(url: str) -> None:
     with pytest.raises(InvalidUrl) as caught:
         parse_url(url)
     assert "s3cr" not in str(caught.value)
+    assert "314159" not in str(caught.value)
 
 
 def test_invalid_password_is_not_shown() -> None:

@@ -261,7 +261,7 @@ _TEXTS: Final = (
     "tracing",
 )
 _CHOICES: Final = {"protocol": PROTOCOLS, "mechanism": MECHANISMS, "addresses": ADDRESSES, "tracing": TRACING}
-_SECRET: Final = ("password", "keypassword")
+SECRET: Final = ("password", "keypassword")
 _INTEGERS: Final = {
     "port": (0, 65535),
     "heartbeat": (0, 65535),
@@ -294,7 +294,7 @@ class _Password:
 def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
     """Return the exception for an invalid option. It hides secret values and truncates long ones."""
     shown = "the value"
-    if name not in _SECRET:
+    if name not in SECRET:
         try:
             shown = repr(value)[:100]
         except ValueError:  # an integer of thousands of digits
