@@ -183,6 +183,7 @@ def test_refused_protocols(urls: str | list[str], protocol: str | None, text: st
         ("name=my+service&protocol=0-9-1&locale=de_DE", {"name": "my service", "protocol": "0-9-1", "locale": "de_DE"}),
         ("connection_name=a%2Bb", {"name": "a+b"}),
         ("mechanism=AMQPLAIN", {"mechanism": "AMQPLAIN"}),
+        ("protocol=1.0&hostname=vhost%3Aa&container_id=b", {"protocol": "1.0", "hostname": "vhost:a", "container_id": "b"}),
         # pika
         ("connection_attempts=3&retry_delay=0.5", {"reconnect_attempts": 3, "reconnect_delay": 0.5}),
         ("socket_timeout=3", {"connect_timeout": 3.0}),

@@ -77,6 +77,7 @@ class ConnectOptions(TypedDict, total=False):
     client_properties: dict[str, Any] | None
     addresses: Text
     container_id: Text
+    hostname: Text
     tracing: Text
     on_event: EventCallback | None
     # pika
@@ -209,6 +210,7 @@ _OWN: Final = {
     "server_name": _server_name,
     "addresses": _unchanged,
     "container_id": _unchanged,
+    "hostname": _unchanged,
     "tracing": _unchanged,
 }
 _SYNONYMS: Final = {
