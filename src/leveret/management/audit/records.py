@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from leveret.management.credentials import names_uri, without_credentials
 from leveret.management.json_values import Json, ReplyValue, encode_json, plain
 from leveret.management.structs import Reply
 
@@ -13,8 +14,6 @@ MAX_STATE: Final = 64 << 10
 REDACTED: Final = "(hidden)"
 
 _SECRET: Final = re.compile(r"pass(word|wd|phrase)|secret|token|private_?key|credential", re.IGNORECASE)
-# The user and the password in a URI.
-_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 class AuditRecord(Reply, kw_only=True):
@@ -50,15 +49,14 @@ def redacted(value: object) -> Json:
     return _without_secrets(plain(value))
 
 
-def _without_secrets(value: Json) -> Json:
+def _without_secrets(value: Json, key: str = "") -> Json:
+    if _SECRET.search(key) and not isinstance(value, bool):
+        return REDACTED
     if isinstance(value, dict):
-        return {
-            key: REDACTED if _SECRET.search(key) and not isinstance(inner, bool) else _without_secrets(inner)
-            for key, inner in value.items()
-        }
+        return {name: _without_secrets(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return _USER_INFO.sub(f"{REDACTED}@", value) if isinstance(value, str) and "://" in value else value
+        return [_without_secrets(inner, key) for inner in value]
+    return without_credentials(value, REDACTED, is_uri=names_uri(key)) if isinstance(value, str) else value
 
 
 def bounded(value: object) -> Json:

@@ -6,7 +6,6 @@ the changes in batches (`operations/batches.py`), each of which takes bounded tu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,9 +15,9 @@ import msgspec
 from leveret.management.definitions.conversation import Call, Conversation, Row
 from leveret.management.definitions.document import Document
 from leveret.management.definitions.exporting import NoSuchVhost
+from leveret.management.definitions.hiding import without_secrets
 from leveret.management.definitions.report import Difference, Report
 from leveret.management.definitions.sections import (
-    SECRETS,
     SECTIONS,
     VHOSTS,
     Entry,
@@ -34,12 +33,6 @@ from leveret.management.definitions.sections import (
 MAX_CHANGES: Final = 100
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
-_HIDDEN: Final = "***"
-# The part of a URI from its user to its path. Consumes all that it reads, so that no text takes quadratic time.
-_URI: Final = re.compile(r"://([^\s?#]*)")
-_PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&\s]*")
-# The levels of nested values that are shown.
-_SHOWN_LEVELS: Final = 16
 _DEFAULT: Final = "default"
 
 
@@ -90,8 +83,8 @@ class _Change:
             kind=self.section.noun,
             label=self.section.label(self.entry),
             identity={name: self.entry[name] for name in self.section.identity},
-            before=None if is_new or not self.after else _without_secrets(self.before),
-            after=_without_secrets(self.after) if self.after else None,
+            before=None if is_new or not self.after else without_secrets(self.before),
+            after=without_secrets(self.after) if self.after else None,
             reason=reason,
         )
 
@@ -100,31 +93,6 @@ class _Change:
         if self.existing is None:
             return Existing(self.entry)
         return replace(self.existing, entry={**self.existing.entry, **self.entry})
-
-
-def _without_secrets(values: Entry) -> Entry:
-    shown = {name: _without_credentials(value) for name, value in values.items() if name not in SECRETS}
-    return shown if len(shown) == len(values) else {**shown, "password": _HIDDEN}
-
-
-def _without_credentials(value: object, levels: int = _SHOWN_LEVELS) -> object:
-    """Return a value, such as that of the parameter of a shovel, without the credentials of its URIs.
-
-    Hides what is nested deeper than this number of levels.
-    """
-    if isinstance(value, str):
-        return _PASSWORD_OPTION.sub(_HIDDEN, _URI.sub(_without_user, value))
-    if isinstance(value, dict):
-        return {key: _without_credentials(item, levels - 1) for key, item in value.items()} if levels else _HIDDEN
-    if isinstance(value, list):
-        return [_without_credentials(item, levels - 1) for item in value] if levels else _HIDDEN
-    return value
-
-
-def _without_user(uri: re.Match[str]) -> str:
-    """Return a URI without its user and password, which may have any character if the URI is invalid."""
-    _, at, host = uri[1].rpartition("@")
-    return f"://{_HIDDEN}@{host}" if at else uri[0]
 
 
 class _Import:
