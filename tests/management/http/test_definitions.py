@@ -351,6 +351,13 @@ def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> No
     assert (changed["before"], changed["after"]) == ({"password": "***"}, {"password": "***"})
 
 
+def test_reports_have_no_credentials(api: HttpBroker) -> None:
+    value = {"uri": ["amqp://me:p/w@host", "amqp://me:p?w@host"], "options": {"password": "pw"}}
+    [added] = dry_run(api, {"global_parameters": [{"name": "upstream", "value": value}]})["added"]
+    shown = {"uri": ["amqp://***@host", "amqp://***@host"], "options": {"password": "***"}}
+    assert added["after"]["value"] == shown
+
+
 def test_users_and_vhosts_of_the_configuration_are_left_alone(api: HttpBroker) -> None:
     document = {
         "users": [{"name": "monitor", "password_hash": "", "tags": []}],
