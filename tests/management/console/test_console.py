@@ -115,7 +115,7 @@ def test_sign_in_and_out(console: Console) -> None:
     console.see_heading("Queues")
     console.script(
         "const send = window.fetch;"
-        "window.fetch = (path, options) => { window.kept = options.keepalive; return send(path, options); };"
+        "window.fetch = (path, options) => { window.kept ||= options.keepalive; return send(path, options); };"
     )
     console.click("Sign out")
     console.field("User name")
