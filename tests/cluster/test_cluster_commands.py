@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,12 @@ def test_the_http_api_and_the_metrics_show_the_cluster(cluster: tuple[Node, Node
     assert float(seconds) > 0
 
 
+def add_user(node: Node, name: str) -> None:
+    """Add a user without an answer, because the node stops meanwhile."""
+    with suppress(OSError, ValueError, Refused):
+        node.ask("users.add", name=name, password="secret")
+
+
 def test_a_database_that_does_not_answer_is_named(cluster: tuple[Node, Node, str], proxy: Proxy) -> None:
     _, second, _ = cluster
     proxy.stop()
@@ -310,3 +317,7 @@ def test_a_database_that_does_not_answer_is_named(cluster: tuple[Node, Node, str
         result = run(second, *arguments.split())
         assert result.exit_code == 1, arguments
         assert result.output.startswith("Error: the log in PostgreSQL cannot be opened: "), result.output
+    # The change is not stored yet when the node stops.
+    threading.Thread(target=add_user, args=(second, "late"), daemon=True).start()
+    settled(lambda: "late" in second.users(), second)
+    second.stop()

@@ -417,7 +417,8 @@ class NodeShards(Shards):
             self._reach.stop()
         with contextlib.suppress(TimeoutError, StorageFailed):
             async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
-                if self._writing is not None:
+                # The time limit cancels it, and this is called again at the end of the process.
+                if self._writing is not None and not self._writing.done():
                     await self._writing
                 await self._leave()
 
@@ -840,6 +841,8 @@ class NodeShards(Shards):
                 await self._until(lambda: not self._late())
         except TimeoutError:
             if self._written < number:
-                raise StorageFailed("the change is not stored yet: PostgreSQL does not answer") from None
+                raise StorageFailed(
+                    "the change is not stored yet: PostgreSQL has not confirmed it; see `leveret cluster status`"
+                ) from None
             names = ", ".join(f"node '{name}'" for name in self._late())
             raise StorageFailed(f"the change is stored, but not in effect yet: {names} does not answer") from None

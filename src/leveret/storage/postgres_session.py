@@ -159,6 +159,7 @@ class Session:
 
     def __init__(self, settings: ClusterSettings, schema: str, known: Server | None = None) -> None:
         address: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(settings.dsn)}
+        self._dsn = settings.dsn
         self.warned = False
         # Held while the connection is closed, so that `abort` finds its own socket.
         self._closing = threading.Lock()
@@ -227,6 +228,14 @@ class Session:
         """Return the host, the port and the name of the database."""
         info = self._connection.info
         return f"{info.host}:{info.port}/{info.dbname}"
+
+    def address_here(self) -> str:
+        """Return the address with this host only, so that another connection does not try those before it again."""
+        info = self._connection.info
+        here: dict[str, Any] = {"host": info.host, "port": info.port}
+        if info.hostaddr:  # none for a Unix socket
+            here["hostaddr"] = info.hostaddr
+        return make_conninfo(self._dsn, **here)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _WAIT_CANCELLED:
