@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from leveret.broker.consumer import Scope
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AUDIENCE_SHIFT
 from leveret.broker.queues.classic.backlog import MAX_SEARCHES
@@ -131,3 +132,25 @@ def test_requeued_messages_are_counted_as_work_for_each_scope_that_has_looked_be
         queue.requeue(entry)
     assert world.broker.work >= len(others) * (MAX_SEARCHES >> 4)
     assert get_in_steps(world, queue, 0, scopes[1]) == ("1", 1)
+
+
+def test_a_message_that_very_many_scopes_have_refused(world: World) -> None:
+    queue = world.queue()
+    world.push(queue, "unwanted")
+    entry = queue.get(False)
+    assert entry is not None
+    lasting = [Scope() for _ in range(4)]
+    for scope in lasting:
+        queue.refuse(entry, scope)
+    for _ in range(5000):
+        scope = Scope()
+        queue.refuse(entry, scope)
+        scope.depart()
+    assert entry.overlay is not None
+    assert len(entry.overlay.refused) <= 4 * len(lasting)
+    for _ in range(5000):
+        queue.refuse(entry, Scope())
+    assert 0 < world.broker.work < 5000
+    queue.requeue(entry)
+    assert all(get_in_steps(world, queue, 0, scope) == (None, 1) for scope in lasting)
+    assert get_in_steps(world, queue, 0, Scope()) == ("unwanted", 1)

@@ -503,5 +503,5 @@ class Dispatcher(Rings):
                 waiter.loaded()
 
 
-def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
+def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: dict[object, None] | None) -> bool:
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)
