@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import threading
@@ -193,6 +194,16 @@ def test_a_sign_of_life_is_as_old_as_its_question(dsn: str, tmp_path: Path) -> N
             blocker.rollback()
             answered.result()
         assert store.beaten < asked
+    store.close()
+
+
+def test_aborting_a_connection_whose_socket_was_closed(dsn: str, tmp_path: Path) -> None:
+    """The thread of the statement may close it at the same time, and another file may have its number then."""
+    store = claimed(dsn, tmp_path, 10_000)
+    session = store.session
+    with open(os.devnull, "rb") as other:
+        os.dup2(other.fileno(), session._pgconn.socket)
+    session.abort()
     store.close()
 
 

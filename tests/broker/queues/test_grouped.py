@@ -11,7 +11,7 @@ import pytest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ACQUIRED, Entry, Message
+from leveret.broker.message import ACQUIRED, Entry, Message, own_overlay
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.broker.values import FieldValue, compact_key
@@ -325,18 +325,19 @@ class TestKeys:
             [],
         ]
 
-    def test_a_header_that_dead_lettering_adds(self, world: World) -> None:
-        queue = declare(world, "x-first-death-queue")
-        for name in ("one", "two", "two", "one"):
-            source = world.queue(name, dead_letter_exchange="", dead_letter_routing_key="q", max_length=0)
-            world.push(source, name, headers={"x-first-death-reason": "rejected"}, persistent=True)
-        world.run()
+    def test_annotations_of_an_outcome_do_not_change_the_group(self, world: World) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "a2", "b1", persistent=True)
+        entry = queue.get(False)
+        assert entry is not None
+        own_overlay(entry).headers["group"] = "b"  # `modified` of AMQP 1.0
+        queue.requeue(entry)
         again = restart(world)
         again.run()
         for each in (queue, again.vhost.queues["q"]):
             takers = [Taker(each), Taker(each)]
             (world if each is queue else again).run()
-            assert [taker.bodies() for taker in takers] == [["one", "one"], ["two", "two"]]
+            assert [taker.bodies() for taker in takers] == [["a1", "a2"], ["b1"]]
 
     def test_a_client_cannot_choose_keys_with_the_same_hash(self) -> None:
         pairs = _colliding_pairs(20)

@@ -50,14 +50,6 @@ class TestReplacing:
             world.push(queue, body, headers={"qpid.LVQ_key": "k"})
         assert world.contents(queue) == ["2"]
 
-    def test_a_header_that_dead_lettering_adds(self, world: World) -> None:
-        queue = declare(world, **{"x-last-value-key": "x-first-death-queue"})
-        for name, body in (("one", "1"), ("two", "2"), ("one", "3")):
-            source = world.queue(name, dead_letter_exchange="", dead_letter_routing_key="q", max_length=0)
-            world.push(source, body)
-        world.run()
-        assert world.contents(queue) == ["2", "3"]
-
     def test_numbers_and_flags_are_different_keys(self, world: World) -> None:
         queue = declare(world)
         for body, key in (("number", 1), ("flag", True), ("text", "1"), ("number again", 1)):

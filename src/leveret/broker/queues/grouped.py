@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
 from leveret.broker.consumer import Scope
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues.blocks import Blocks
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.backlog import MOVED_SHIFT, SEQ
@@ -516,9 +516,9 @@ class GroupedQueue(OrderedQueue):
         super().__init__(definition, grouping, KEY)
         self.grouping = grouping
 
-    def _key_of(self, message: Message, overlay: Overlay | None = None) -> Frozen:
+    def _key_of(self, message: Message) -> Frozen:
         """Return the group of a message, None if it has none."""
-        value = self.value_of(message, overlay)
+        value = self.value_of(message)
         if value is None and self.header == GROUP_ID:
             value = self.broker.property_of(message, GROUP_ID)
         key = compact_key(value)
@@ -526,7 +526,7 @@ class GroupedQueue(OrderedQueue):
 
     def index(self, entry: Entry) -> None:
         if not self.grouping.has(entry):
-            self.grouping.insert(entry, self._key_of(entry.message, entry.overlay))
+            self.grouping.insert(entry, self._key_of(entry.message))
 
     def settle(self, entry: Entry) -> None:
         super().settle(entry)
@@ -547,11 +547,11 @@ class GroupedQueue(OrderedQueue):
 
     def note_reacquired(self, entry: Entry) -> None:
         if not self.deleted:
-            self.grouping.hold(entry, self._key_of(entry.message, entry.overlay))
+            self.grouping.hold(entry, self._key_of(entry.message))
 
     def put_back(self, entry: Entry) -> None:
         if not self.grouping.put_back(entry):
-            self.grouping.insert(entry, self._key_of(entry.message, entry.overlay))
+            self.grouping.insert(entry, self._key_of(entry.message))
 
     def can_deliver_now(self, message: Message) -> bool:
         if self.paused:

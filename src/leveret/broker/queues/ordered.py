@@ -26,7 +26,7 @@ from leveret.broker.values import FieldValue
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
-    from leveret.broker.message import Message, Overlay
+    from leveret.broker.message import Message
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.definition import QueueDefinition
 
@@ -259,11 +259,8 @@ class OrderedQueue(IndexedQueue):
         self.dispatcher = dispatcher
         self.header: str = definition.settings.known[key]
 
-    def value_of(self, message: Message, overlay: Overlay | None) -> FieldValue:
-        """Return the header that determines the order, as consumers see it."""
-        if overlay is not None and self.header in overlay.headers:
-            self.broker.work += INSERT_WORK
-            return overlay.headers[self.header]
+    def value_of(self, message: Message) -> FieldValue:
+        """Return the header that determines the order. Later changes to the headers of an entry have no effect."""
         return self.broker.read_headers(message, INSERT_WORK).get(self.header)
 
     @abstractmethod

@@ -210,10 +210,10 @@ class Chunk:
         return self.publisher if publishers is None else publishers[index]
 
     def positions_for(self, audience: int) -> list[int]:
-        """Return the indices of the messages for an audience."""
+        """Return the indices of the messages for an audience, 0 for all."""
         publishers = self.publishers
-        if publishers is None:
-            return list(range(len(self.seqs))) if is_for(self.publisher, audience) else []
+        if publishers is None or not audience:
+            return list(range(len(self.seqs))) if not audience or is_for(self.publisher, audience) else []
         return [index for index, publisher in enumerate(publishers) if is_for(publisher, audience)]
 
 
@@ -344,7 +344,7 @@ class Backlog:
         if head[len(head) - 1].seq < seq:
             # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
             young = self.young
-            if young is not None and self._last_paged() < seq:
+            if young is not None and self.last_paged() < seq:
                 index = len(young)
                 while index > 0 and young[index - 1].seq > seq:
                     index -= 1
@@ -406,7 +406,7 @@ class Backlog:
         if young is None:
             return _merge(head, entries)
         # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
-        chunked = self._last_paged()
+        chunked = self.last_paged()
         count = 0
         for entry in entries:
             seq = entry.seq
@@ -415,7 +415,7 @@ class Backlog:
             count += 1
         return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
-    def _last_paged(self) -> int:
+    def last_paged(self) -> int:
         """Return the highest sequence number of a paged-out entry, 0 if there is none."""
         chunks = self.chunks
         # Only the first one may be out of order, if it is read ahead.
@@ -428,7 +428,7 @@ class Backlog:
         if young:
             last = young[len(young) - 1].seq
         else:
-            last = max(self._last_paged(), head[len(head) - 1].seq if head else 0)
+            last = max(self.last_paged(), head[len(head) - 1].seq if head else 0)
         if seq < last:
             return self.insert(entry)
         self.append(entry)

@@ -86,7 +86,7 @@ class ReadyList:
         self.memory = 0
         self.epoch = 0
         self.delivered_until = 0
-        self.refusals: dict[int, list[object]] = {}
+        self.refusals: dict[int, dict[object, None]] = {}
         self.unindexed = False
 
     def __len__(self) -> int:
