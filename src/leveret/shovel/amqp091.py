@@ -17,6 +17,7 @@ from leveret.client.properties import Properties, encode_properties, from_keywor
 from leveret.shovel.additions import Amend
 from leveret.shovel.definition import ON_CONFIRM, Definition, End
 from leveret.shovel.ends import Destination, Source
+from leveret.shovel.fitting import encode_fitting
 from leveret.shovel.uris import AMQP091
 
 # Headers with further routing keys, and bytes of encoded properties with one of them.
@@ -114,4 +115,6 @@ class Amqp091Destination(Destination):
         properties = message.properties if self._amend is None else self._amend(message)
         if self._is_queue:
             properties = without_copies(properties)
-        return self._encoder.encode(message.body, exchange, routing_key, self._flags, encode_properties(properties))
+        return self._encoder.encode(
+            message.body, exchange, routing_key, self._flags, encode_fitting(properties, encode_properties)
+        )
