@@ -77,7 +77,7 @@ def upgrade(store: str | None, config_path: Path | None, settings: tuple[str, ..
 @click.command()
 @_store_options
 def restored(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
-    """Prepare a database that was restored from a backup for new nodes: those of before cannot write to it."""
+    """Prepare a restored database for new nodes. Nodes from before the restore cannot write to it any more."""
     with _database(store, config_path, settings) as database:
         from leveret.storage.postgres_formats import mark_restored
 

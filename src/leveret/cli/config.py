@@ -120,7 +120,7 @@ def _unusable(loaded: Config) -> Iterator[str]:
 def diff(config_path: Path | None, settings: tuple[str, ...], as_json: bool, running: bool) -> None:
     """Compare the configuration with the defaults, or with that of the running broker.
 
-    With --running, tells which differences SIGHUP applies, and which need a restart. Passwords are not compared.
+    With --running, shows which differences SIGHUP applies, and which need a restart. Passwords are not compared.
     """
     from leveret.cli.serving import needs_restart
     from leveret.config import Config

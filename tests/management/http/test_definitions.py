@@ -372,6 +372,13 @@ def test_reports_show_no_passwords_of_uris(broker: HttpBroker, uri: str) -> None
     assert "s3cr" not in json.dumps(report)
 
 
+def test_reports_have_no_credentials(api: HttpBroker) -> None:
+    value = {"uri": ["amqp://me:p/w@host", "amqp://me:p?w@host"], "options": {"password": "pw"}}
+    [added] = dry_run(api, {"global_parameters": [{"name": "upstream", "value": value}]})["added"]
+    shown = {"uri": ["amqp://***@host", "amqp://***@host"], "options": {"password": "***"}}
+    assert added["after"]["value"] == shown
+
+
 def test_users_and_vhosts_of_the_configuration_are_left_alone(api: HttpBroker) -> None:
     document = {
         "users": [{"name": "monitor", "password_hash": "", "tags": []}],

@@ -92,7 +92,7 @@ class Source:
         try:
             return json.loads(content)
         except ValueError:
-            raise Failed(f"{self._endpoint.shown} is no management API: it answers with text that is not JSON") from None
+            raise Failed(f"{self._endpoint.shown} is not a management API: it answers with text that is not JSON") from None
 
     def _request(self, method: str, path: str) -> bytes:
         endpoint = self._endpoint

@@ -15,9 +15,9 @@ import msgspec
 from leveret.management.definitions.conversation import Call, Conversation, Row
 from leveret.management.definitions.document import Document
 from leveret.management.definitions.exporting import NoSuchVhost
-from leveret.management.definitions.hiding import without_secrets
 from leveret.management.definitions.report import Difference, Report
 from leveret.management.definitions.sections import (
+    SECRETS,
     SECTIONS,
     VHOSTS,
     Entry,
@@ -28,11 +28,13 @@ from leveret.management.definitions.sections import (
     Section,
     Skipped,
 )
+from leveret.management.redaction import without_secrets
 
 # Maximum number of changes, and of bytes as JSON, in a batch. The control socket takes requests of up to 1 MiB.
 MAX_CHANGES: Final = 100
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
+_HIDDEN: Final = "***"
 _DEFAULT: Final = "default"
 
 
@@ -83,8 +85,8 @@ class _Change:
             kind=self.section.noun,
             label=self.section.label(self.entry),
             identity={name: self.entry[name] for name in self.section.identity},
-            before=None if is_new or not self.after else without_secrets(self.before),
-            after=without_secrets(self.after) if self.after else None,
+            before=None if is_new or not self.after else _without_secrets(self.before),
+            after=_without_secrets(self.after) if self.after else None,
             reason=reason,
         )
 
@@ -93,6 +95,12 @@ class _Change:
         if self.existing is None:
             return Existing(self.entry)
         return replace(self.existing, entry={**self.existing.entry, **self.entry})
+
+
+def _without_secrets(values: Entry) -> Entry:
+    known = {name: value for name, value in values.items() if name not in SECRETS}
+    shown = {name: without_secrets(value, _HIDDEN) for name, value in known.items()}
+    return shown if len(shown) == len(values) else {**shown, "password": _HIDDEN}
 
 
 class _Import:
