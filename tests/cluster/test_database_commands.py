@@ -31,7 +31,7 @@ def refusal(command: str, directory: Path, *options: str, code: int = REFUSED) -
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory, as far as is looked before the database is used."""
+    """A data directory with what is read before the database is used."""
     from leveret.storage.sqlite import SqliteLog
 
     log = SqliteLog(tmp_path, reserve_bytes=0)

@@ -311,7 +311,7 @@ class Directory:
         return session
 
     def _is_current(self, session: Session) -> bool:
-        """Return whether no standby was promoted since a connection was made, as far as this node knows."""
+        """Return whether no standby was promoted since a connection was made. Knows only what this node has seen."""
         return self.server is None or session.facts.server.timeline >= self.server.timeline
 
     def _check_secret(self, session: Session) -> None:
