@@ -178,7 +178,8 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     ("url", "code", "reason"),
     [
         ("http://127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
-        (f"http://{'a' * 70}", 3, "label too long"),
+        (f"http://{'a' * 70}", 2, "its host or port is invalid"),
+        ("http://user:secret\udcff@127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
         ("amqp://127.0.0.1", 2, "expected http:// or https://"),
         ("http://", 2, "expected http:// or https://"),
         ("http://h:99999999", 2, "invalid URL"),

@@ -76,7 +76,7 @@ class HttpEndpoint:
     @property
     def basic(self) -> str:
         """The value of the header `authorization` with the user and password of the URL."""
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode("utf-8", "surrogateescape")).decode()
 
     def request(
         self, method: str, path: str, headers: dict[str, str], *, body: str | None = None, timeout: float
@@ -91,7 +91,7 @@ class HttpEndpoint:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
-        except (OSError, UnicodeError, http.client.HTTPException) as error:  # a host with a label that is too long
+        except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             connection.close()
