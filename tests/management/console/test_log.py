@@ -50,12 +50,12 @@ def test_records_are_shown_as_they_are_logged(console: Console, api: HttpBroker,
 
 
 def test_a_filter_is_typed_while_records_arrive(console: Console, api: HttpBroker) -> None:
-    console.enter("log", text="typed")
+    console.enter("log", text="halfway")
     console.see("No record matches so far.")
     console.field("Text").send_keys("-1")
-    log_records(api, "typed-1")
+    log_records(api, "halfway-1")
     console.wait_for_rows(lambda rows: len(rows) == 1)
-    assert console.field("Text").get_property("value") == "typed-1"
+    assert console.field("Text").get_property("value") == "halfway-1"
 
 
 def test_a_record_and_the_records_of_its_connection(console: Console, api: HttpBroker) -> None:
