@@ -462,8 +462,8 @@ def main() -> int:
         if pipeline.process is not None and pipeline.process.poll() is None:
             pipeline.kill()
         broker.stop()
-    console.print(f"Traffic report: [bold]{WORK / 'traffic.html'}[/bold]")
-    console.print(f"Archive: {WORK / 'archive'}, log of the pipeline: {WORK / 'pipeline.log'}")
+    for what, name in (("Traffic report", "traffic.html"), ("Archive", "archive"), ("Log of the pipeline", "pipeline.log")):
+        console.print(f"{what}: [bold]{WORK / name}[/bold]", soft_wrap=True)
     if good:
         console.print(f"[green]Every message is accounted for[/green], in {time.monotonic() - began:.0f} s.")
     else:
