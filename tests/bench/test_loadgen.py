@@ -22,7 +22,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def run(broker: Broker, *options: str) -> dict[str, Any]:
-    return generator.run(broker.port, "run", *options, timeout=60)
+    return generator.run(broker.port, "run", *options, timeout=120)
 
 
 @pytest.mark.parametrize(

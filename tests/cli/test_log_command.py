@@ -6,7 +6,7 @@ import json
 import re
 import signal
 
-from tests.cli.program import Program, interruptible
+from tests.cli.program import LIMIT, Program, interruptible
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess
 from tests.support.logged import close_channel
@@ -36,4 +36,4 @@ def test_records_as_they_are_logged(broker: LeveretProcess) -> None:
         close_channel(broker, "missing-after")
         assert "missing-after" in json.loads(process.stdout.readline())["message"]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(LIMIT) == 0

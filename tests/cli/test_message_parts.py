@@ -223,7 +223,7 @@ assert not loaded("leveret.client.")
         env={"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -21,10 +21,10 @@ from leveret.cli.migration.shovels import DynamicShovels
 from leveret.cli.migration.source import Source, with_vhost
 from leveret.management.control_client import call
 from leveret.management.definitions.document import Document
-from tests.cli.program import Done, Program, interruptible
+from tests.cli.program import LIMIT, Done, Program, interruptible
 from tests.cli.runner import http_url
 from tests.management.http.client import send
-from tests.shovel.test_kills import fill, length
+from tests.shovel.test_kills import fill, has_moved, length
 from tests.shovel.test_moves import drain
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess, basic_config, free_port
@@ -114,6 +114,8 @@ def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
         call(source.data_dir, "parameters.set", {"component": "shovel", "name": "s/1", "value": value})
         upstream = {"uri": "amqp://me:hunter2@far?password=hunter2"}
         call(source.data_dir, "parameters.set", {"component": "federation-upstream", "name": "u", "value": upstream})
+        api = Source(http_url(source), None)
+        wait_until(lambda: len(api.queues()) == 2)
         yield Migration(source, http_url(source), destination)
         source.check_log()
         destination.check_log()
@@ -199,8 +201,11 @@ def test_queues_with_consumers_wait_for_their_end(migration: Migration) -> None:
         assert any(b"stop them first" in line for line in process.stderr)
         connection.close()
         wait_until(lambda: migration.there("deep") == 50)
+        # The command counts a message before it acknowledges it.
+        assert isinstance(migration.process, LeveretProcess)
+        wait_until(partial(has_moved, migration.process, "deep"))
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT
     assert b"moved 50 messages; 0 left at the source" in out
     assert drain(migration.destination.url(), "deep") == list(range(50))

@@ -9,7 +9,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.support.broker import ROOT, STOP_TIMEOUT, LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.one_process("a shard reopens its store by itself, and the front does not report it")
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.one_process("a shard reopens its store by itself, and t
 # Makes commits fail while a file named `fail` is in the working directory, as an I/O error of the disk would.
 BREAK = """
 import os
+from leveret.cli import running
 from leveret.storage import sqlite_store
 
 commit = sqlite_store.SqliteStore.commit
@@ -27,17 +28,22 @@ def breaking(self, batch):
     return commit(self, batch)
 
 sqlite_store.SqliteStore.commit = breaking
+running.REOPEN_DELAY = float(os.environ["TEST_REOPEN_DELAY"])
 """
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LeveretProcess]:
+    """A broker. The parameter is the number of seconds before it opens a store that failed again."""
     leveret_only("its store is made to fail")
     (tmp_path / "sitecustomize.py").write_text(BREAK)
     process = LeveretProcess(
         tmp_path / "broker",
         config="[server]\nshutdown_timeout = 0.3\n",
-        environment={"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"},
+        environment={
+            "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}",
+            "TEST_REOPEN_DELAY": str(getattr(request, "param", 1.0)),
+        },
     )
     process.start()
     yield process
@@ -84,11 +90,12 @@ def test_a_store_that_cannot_be_opened_again_ends_the_broker(process: LeveretPro
     wait_for(process, "reopening the store")
     (process.data_dir / "log-0.sqlite").write_bytes(b"no database at all" * 1000)
     assert process.process is not None
-    assert process.process.wait(20) == 1
+    assert process.process.wait(STOP_TIMEOUT) == 1
     assert str(process.data_dir) in process.log().splitlines()[-1]
     assert "Traceback" not in process.log()
 
 
+@pytest.mark.parametrize("process", [600.0], indirect=True)
 def test_a_signal_in_the_pause_before_the_store_is_opened_again_ends_the_broker(process: LeveretProcess) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(process.url()))
     (process.directory / "fail").touch()
@@ -97,5 +104,5 @@ def test_a_signal_in_the_pause_before_the_store_is_opened_again_ends_the_broker(
     wait_for(process, "reopening the store")
     assert process.process is not None
     process.process.terminate()
-    assert process.process.wait(20) == 0
+    assert process.process.wait(STOP_TIMEOUT) == 0
     assert process.log().count(" ready in ") == 1

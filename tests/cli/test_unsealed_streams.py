@@ -19,7 +19,7 @@ def test_the_list_gives_the_reason(tmp_path: Path) -> None:
             [sys.executable, "-m", "leveret", "streams", "--data-dir", str(process.data_dir)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=True,
         )
     assert done.stderr == "streams are not sealed: 'streams.sealing' is false\n"

@@ -22,6 +22,7 @@ from leveret.management.control_client import CallFailed
 from leveret.management.operations.shards import READY
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import FakeSession, Harness
+from tests.support.polling import DEADLINE
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class Cluster:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE)
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Return the result of an operation on the front's control socket."""
@@ -143,7 +144,7 @@ class Cluster:
     def exchange(self, request: bytes) -> bytes:
         """Send a line to the front, and return the line of the reply."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(30)
+            client.settimeout(DEADLINE)
             with short_path(self.directory / CONTROL_SOCKET) as name:
                 client.connect(name)
             client.sendall(request)

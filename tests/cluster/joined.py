@@ -27,7 +27,7 @@ from leveret.security.tags import ADMINISTRATOR
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.server.server import Server
 from leveret.storage.memory import MemoryLog
-from tests.support.polling import wait_until
+from tests.support.polling import DEADLINE, wait_until
 
 Result = TypeVar("Result")
 # Bytes of one packet of the link.
@@ -110,7 +110,7 @@ class Cluster:
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on the event loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE)
 
     def start(self, tls: ssl.SSLContext | None) -> None:
         self._thread.start()
@@ -125,7 +125,7 @@ class Cluster:
     def stop(self) -> None:
         self.run(self._stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(60)
+        self._thread.join(DEADLINE)
         self.loop.close()
         assert not self.errors
 

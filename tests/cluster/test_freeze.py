@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pika.exceptions
@@ -20,16 +20,21 @@ from tests.support.processes import family
 __all__ = ["dsn"]
 
 
-@contextmanager
+@contextlib.contextmanager
 def frozen(pids: list[int]) -> Iterator[None]:
-    """Freeze processes."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    """Freeze processes, of which some may end before."""
     try:
+        send(pids, signal.SIGSTOP)
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        send(pids, signal.SIGCONT)
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    """Send a signal to those of some processes that exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def place(node: Node) -> tuple[str, str]:

@@ -161,13 +161,16 @@ def test_slow_clients_are_disconnected(first: bytes) -> None:
         with socket.create_connection(("127.0.0.1", cluster.port)) as client:
             client.settimeout(60)
             client.sendall(first)
-            while client.recv(4096):
-                pass
+            # Bytes that a busy machine sends too late reset the connection.
+            with contextlib.suppress(ConnectionResetError):
+                while client.recv(4096):
+                    pass
         cluster.wait_empty()
 
 
 def test_half_an_open_does_not_extend_the_handshake() -> None:
-    with joined(handshake_timeout=0.5) as cluster, amqp091.Peer("127.0.0.1", cluster.port) as peer:
+    # Long enough for a busy machine to send the half.
+    with joined(handshake_timeout=3) as cluster, amqp091.Peer("127.0.0.1", cluster.port) as peer:
         tuned(peer)
         peer.send_bytes(opening()[:-1])
         peer.expect_eof()

@@ -295,7 +295,8 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
         assert second.bodies("/") == [b"before"]
         second.ask("nodes.drain", name="first")
         assert set(owners(dsn).values()) == {"second"}
-        assert first.nodes()["first"] == ("draining", 0)
+        # The node itself knows the new owners by its next look.
+        wait_until(lambda: first.nodes()["first"] == ("draining", 0), lambda: f"{first.nodes()}")
         for operation, arguments, reason in (
             ("nodes.move", {"shard": 0, "node": "first"}, "node 'first' is draining or gone"),
             ("nodes.move", {"shard": 4, "node": "second"}, "shard 4 does not exist; expected 0 to 3"),

@@ -113,7 +113,7 @@ def test_the_http_api_shows_the_shards(broker: Sharded, call: Callable[..., Any]
     headers = {"authorization": "Basic " + b64encode(b"guest:guest").decode()}
 
     def get(path: str) -> Any:
-        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=120) as answer:
             return json.load(answer)
 
     shards = wait_until(lambda: _or_none(lambda: get("/leveret/shards")))

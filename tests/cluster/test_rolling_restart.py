@@ -26,6 +26,7 @@ class Publisher(threading.Thread):
         self.urls = urls
         self.queue = queue
         self.confirmed: list[int] = []
+        self.failed: set[int] = set()
         self.connected = 0
         self.ended = threading.Event()
 
@@ -44,6 +45,7 @@ class Publisher(threading.Thread):
                 try:
                     channel.publish(b"%d" % number, self.queue, persistent=True)
                 except Error:
+                    self.failed.add(number)
                     continue
                 self.confirmed.append(number)
 
@@ -81,6 +83,7 @@ def test_each_client_reconnects_twice_at_most(tmp_path: Path, dsn: str) -> None:
             publisher.ended.set()
             publisher.join()
             found = [int(body) for body in nodes[0].bodies("/", publisher.queue)]
-            # A publish whose confirm was lost with its connection is repeated, directly before the following ones.
-            assert sorted({*found}) == publisher.confirmed
+            # A publish whose confirm was lost with its connection is repeated, directly before the following ones; if it
+            # fails then, the message may be there.
+            assert sorted({*found} - publisher.failed) == publisher.confirmed
         assert [publisher.connected for publisher in publishers] == [3, 3, 3]

@@ -22,7 +22,7 @@ from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_formats import KNOWN, RESTORED_EPOCHS, Formats
 from tests.cluster.sharded import Sharded, config, running
 from tests.cluster.test_nodes import Node as FullNode
-from tests.support.broker import ROOT
+from tests.support.broker import ROOT, STOP_TIMEOUT
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute, postgres_settings, require_postgres, shared_server
 
@@ -73,7 +73,7 @@ def test_a_format_is_raised_when_all_nodes_know_it(tmp_path: Path, dsn: str, mon
             env=os.environ | postgres_settings(dsn) | {"LEVERET_CLUSTER__SHARDS": shards, "PYTHONPATH": str(ROOT / "src")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=STOP_TIMEOUT,
             check=False,
         )
         assert refused.returncode == 1
@@ -133,14 +133,15 @@ def test_nodes_of_two_versions_in_one_cluster(tmp_path: Path, dsn: str) -> None:
             env=os.environ | postgres_settings(dsn) | {"PYTHONPATH": path},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=STOP_TIMEOUT,
             check=False,
         )
         return done.returncode, done.stdout + done.stderr
 
     with running(old), running(new):
-        versions = {node["name"]: node["version"] for node in old.ask("nodes.list")}
-        assert versions == {"old": __version__, "new": f"9{__version__}"}
+        versions = {"old": __version__, "new": f"9{__version__}"}
+        # A node knows another one by its next look after the start of that.
+        wait_until(lambda: {node["name"]: node["version"] for node in old.ask("nodes.list")} == versions, old.log)
         old.ask("nodes.move", shard=1, node="new")
         # Each passes on clients to the other one.
         for node in (old, new):
@@ -229,7 +230,7 @@ def test_a_backup_of_a_running_cluster(tmp_path: Path, servers: tuple[PostgresSe
     backup.port = server.port
     backup.start()
     assert old.process is not None
-    assert old.process.wait(60) != 0
+    assert old.process.wait(STOP_TIMEOUT) != 0
     assert "the database was restored from a backup" in old.log()
     old.process = None
     new = Node(tmp_path / "new", dsn)

@@ -21,7 +21,7 @@ def test_the_program_prints_what_the_page_shows(broker: LeveretProcess, tmp_path
     (shown,) = [block.text.partition(COMMAND)[2] for block in blocks(PAGE, "console") if COMMAND in block.text]
     call(broker.data_dir, "vhosts.trace", {"name": "/", "on": True})
     try:
-        found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
+        found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
     finally:
         call(broker.data_dir, "vhosts.trace", {"name": "/", "on": False})
     assert (found.stdout, found.stderr) == (shown.partition("$ ")[0], "")

@@ -30,7 +30,7 @@ def run(command: list[str], directory: Path, standard_input: str | None = None) 
         command,
         cwd=directory,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        timeout=60,
+        timeout=120,
         input=standard_input or "",
         capture_output=True,
         text=True,

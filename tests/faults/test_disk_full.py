@@ -17,7 +17,7 @@ from leveret.cli.app import leveret
 from tests.faults.crash.model import make_body, read_body
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
 from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
-from tests.support.polling import wait_until_async
+from tests.support.polling import DEADLINE, wait_until_async
 
 pytestmark = pytest.mark.embedded("fills the disk of the data directory")
 
@@ -113,7 +113,7 @@ def usage(process: LeveretProcess) -> str:
 
 async def fill(publisher: Publisher) -> None:
     """Publish until the broker blocks the connection."""
-    deadline = asyncio.get_running_loop().time() + 60
+    deadline = asyncio.get_running_loop().time() + DEADLINE
     while not publisher.is_throttled:
         assert asyncio.get_running_loop().time() < deadline, "the disk never became full"
         assert publisher.sent * SIZE < 2 * DISK, "the broker accepted more than the disk holds"
@@ -247,7 +247,7 @@ def test_kill_on_a_full_disk(process: LeveretProcess) -> None:
         await connection.close()
         again = Publisher()
         await again.open(process, "full")
-        deadline = asyncio.get_running_loop().time() + 60
+        deadline = asyncio.get_running_loop().time() + DEADLINE
         while len(again.confirmed) < 10:
             assert asyncio.get_running_loop().time() < deadline, "nothing is confirmed although there is room"
             await again.publish()

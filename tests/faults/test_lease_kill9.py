@@ -211,7 +211,10 @@ def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int)
     taken: list[int] = []
     unclear: list[int] = []
     first = 0
-    for _ in range(ROUNDS):
+    rounds = 0
+    # A busy machine may commit no batch in some of them.
+    while rounds < ROUNDS or driver.committed < ROUNDS:
+        rounds += 1
         process.start()
         with connect(process) as connection:
             connection.channel().queue_declare(QUEUE, durable=True, arguments={"x-max-priority": 3})
@@ -230,7 +233,7 @@ def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int)
         unclear.extend(taker.unclear)
     process.start()
     driver.run(until_empty=True)
-    assert driver.committed == max(driver.batches) >= ROUNDS
+    assert driver.committed == max(driver.batches)
     kept = [
         body
         for number, rows in driver.batches.items()

@@ -48,10 +48,13 @@ def test_confirmed_messages_keep_their_offsets(process: LeveretProcess) -> None:
     seen: dict[int, bytes] = {}
     confirmed: list[bytes] = []
     number = 0
-    for round in range(4):
+    rounds = 0
+    # A busy machine may need more rounds.
+    while rounds < 4 or len(confirmed) <= 20:
         process.start()
         read(process, len(confirmed), seen)
-        kill = threading.Timer(random.Random(round).uniform(0.2, 0.8), process.kill)
+        kill = threading.Timer(random.Random(rounds).uniform(0.2, 0.8), process.kill)
+        rounds += 1
         try:
             with connect(process) as connection:
                 channel = connection.channel()
@@ -68,10 +71,9 @@ def test_confirmed_messages_keep_their_offsets(process: LeveretProcess) -> None:
         kill.join()
     process.start()
     read(process, len(confirmed), seen)
-    assert len(confirmed) > 20
     # Each round may end with one more message: on disk, but killed before its confirm was sent.
     bodies = [seen[offset] for offset in sorted(seen)]
-    assert set(confirmed[: len(seen) - 4]) <= set(bodies)
+    assert set(confirmed[: len(seen) - rounds]) <= set(bodies)
     assert len(set(bodies)) == len(bodies)
     assert bodies == sorted(bodies, key=int)
     assert sorted(seen) == list(range(len(seen)))

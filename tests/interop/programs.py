@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT, Broker
+from tests.support.locks import locked
 
 
 def build_directory(language: str, *sources: Path) -> Path:
@@ -46,29 +47,32 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
     pom = directory / libraries_of
     source = directory / f"{program}.java"
     libraries = build_directory("java", pom)
-    if not list(libraries.glob(f"{library}*.jar")):
-        prepare(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(pom),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={libraries}",
-                f"-DbuildDirectory={libraries}",
-            ],
-            "Maven cannot fetch the Java client",
-        )
+    # One Maven at a time, because all share its local repository.
+    with locked(libraries.parent):
+        if not list(libraries.glob(f"{library}*.jar")):
+            prepare(
+                [
+                    "mvn",
+                    "-q",
+                    "-B",
+                    "-f",
+                    str(pom),
+                    "dependency:copy-dependencies",
+                    f"-DoutputDirectory={libraries}",
+                    f"-DbuildDirectory={libraries}",
+                ],
+                "Maven cannot fetch the Java client",
+            )
     classes = build_directory("java-classes", pom, *sorted(directory.glob("*.java")))
-    if not (classes / f"{program}.class").exists():
-        ran = subprocess.run(
-            ["javac", "-cp", f"{libraries}/*", "-sourcepath", str(directory), "-d", str(classes), str(source)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
+    with locked(classes):
+        if not (classes / f"{program}.class").exists():
+            ran = subprocess.run(
+                ["javac", "-cp", f"{libraries}/*", "-sourcepath", str(directory), "-d", str(classes), str(source)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
     return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*:{classes}", program]
 
 
@@ -78,9 +82,11 @@ def go(directory: Path, program: str) -> list[str]:
     if not Path(compiler).exists():
         pytest.skip("Go is not installed")
     built = build_directory("go", *(directory / name for name in ("go.mod", "go.sum", "main.go"))) / program
-    if not built.exists():
-        environment = os.environ | {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
-        prepare([compiler, "build", "-o", str(built), "."], "the Go client cannot be built", cwd=directory, env=environment)
+    with locked(built.parent):
+        if not built.exists():
+            environment = os.environ | {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+            command = [compiler, "build", "-o", str(built), "."]
+            prepare(command, "the Go client cannot be built", cwd=directory, env=environment)
     return [str(built)]
 
 

@@ -55,7 +55,7 @@ class Worker:
         """Shut down warmly, as supervisors do."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(60)
+            return self.process.wait(WITHIN)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -205,7 +205,7 @@ def leveret(broker: Broker, *arguments: str) -> str:
         [sys.executable, "-m", "leveret", *arguments, "--data-dir", str(broker.data_dir)],
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
         capture_output=True,
     ).stdout
 
@@ -237,7 +237,7 @@ def reader(broker: Broker) -> Iterator[str]:
         input="secret\n",
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
         capture_output=True,
     )
     leveret(

@@ -293,7 +293,7 @@ def test_a_terminal_that_lacks_the_characters(own_broker: LeveretProcess) -> Non
                 env={**os.environ, "PYTHONPATH": str(Path("src").absolute()), "PYTHONIOENCODING": "latin-1"},
                 capture_output=True,
                 check=True,
-                timeout=60,
+                timeout=120,
             )
             assert b"\\u65e5\\u672c" in shown.stdout
 

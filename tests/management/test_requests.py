@@ -32,7 +32,7 @@ from tests.support.requests import CONTROL, Refused, ask, ask_raw
 def run(*arguments: str, input: str = "") -> None:
     """A command of the command line."""
     subprocess.run(
-        [sys.executable, "-m", "leveret", *arguments], input=input, text=True, check=True, timeout=60, capture_output=True
+        [sys.executable, "-m", "leveret", *arguments], input=input, text=True, check=True, timeout=120, capture_output=True
     )
 
 

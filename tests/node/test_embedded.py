@@ -320,7 +320,7 @@ def test_a_process_that_ends_without_stopping_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "data")],
         env=environment,
-        timeout=60,
+        timeout=120,
         check=False,
         capture_output=True,
         text=True,

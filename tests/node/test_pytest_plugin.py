@@ -23,7 +23,7 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def run(session: pytest.Pytester, *arguments: str, **outcomes: int) -> pytest.RunResult:
-    result = session.runpytest_subprocess(*PLUGIN, *arguments, timeout=60)
+    result = session.runpytest_subprocess(*PLUGIN, *arguments, timeout=240)
     result.assert_outcomes(**outcomes)
     return result
 

@@ -117,5 +117,5 @@ def test_a_broker_does_not_import_modules_of_the_sealer(tmp_path: Path) -> None:
         f"with Broker(data_dir={str(tmp_path)!r}):\n    print([name for name in sys.modules"
         " if name.split('.')[0] in ('pyarrow', 'fsspec', 'pyiceberg')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"

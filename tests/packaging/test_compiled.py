@@ -16,7 +16,8 @@ import pytest
 from tools import build_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+# A busy machine compiles for minutes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 needs_compiler = pytest.mark.skipif(bool(build_compiled.obstacle()), reason=build_compiled.obstacle() or "-")
 
 SHOW = "import leveret, leveret.hot.codec as c; print(leveret.build_info().compiled, c.twice(2), c.__file__)"
@@ -54,7 +55,7 @@ def run(root: Path, code: str = SHOW, **environment: str) -> str:
         **environment,
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -180,7 +181,7 @@ def build_wheel(root: Path, **environment: str) -> Path:
         env={**os.environ, "LEVERET_PURE": "", **environment},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

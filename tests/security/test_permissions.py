@@ -194,7 +194,7 @@ def test_there_is_no_fallback() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={"PYTHONPATH": ":".join(sys.path)},
     )

@@ -21,6 +21,7 @@ from leveret.segments.process import SealerProcess
 from leveret.segments.reader import open_segment
 from leveret.storage.located import rebuild
 from tests.storage.harness import FakeQueue, Harness, content, log_at, message
+from tests.support.polling import DEADLINE
 from tests.support.postgres import execute, require_postgres, shared_server
 
 TIME = 1_700_000_000_000
@@ -91,7 +92,7 @@ class World:
         return task.result.segment(task.first, task.last, TIME, TIME, array("Q"), array("Q"))
 
     def wait(self, condition: Any) -> None:
-        self.harness.loop.run_until(condition, 60)
+        self.harness.loop.run_until(condition, DEADLINE)
 
     def read(self, segment: Segment, first: int, last: int) -> tuple[list[Loaded], str, str]:
         found: list[tuple[list[Loaded], str, str]] = []
@@ -285,13 +286,32 @@ def test_a_killed_process_is_restarted(world: World) -> None:
     assert world.store.starts >= 3
 
 
+def test_a_death_that_is_noticed_late_fails_no_segment_of_the_next_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = world.publish(*(b"%d" % number for number in range(12)))
+    world.sealed(entries)
+    noticed = world.store._died
+    deaths: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(world.store, "_died", lambda *death: deaths.append(death))
+    assert world.store.process is not None
+    os.kill(world.store.process.pid, signal.SIGKILL)
+    world.wait(lambda: deaths)
+    task = Task(world, entries, 1)
+    world.store.seal(task)
+    world.wait(lambda: task.asked >= 3)
+    noticed(*deaths[0])
+    world.wait(lambda: task.failure is not None or task.result is not None)
+    assert task.failure is None
+
+
 def test_an_idle_process_stops(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(process, "IDLE_TIMEOUT", 0.2)
     entries = world.publish(b"a", b"b")
     segment = world.sealed(entries)
     first = world.store.process
     assert first is not None
-    first.wait(60)
+    first.wait(DEADLINE)
     assert world.bodies(segment, 0, 1) == [b"a", b"b"]
     assert world.store.process is not first
     assert "died" not in caplog.text

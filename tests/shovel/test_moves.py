@@ -13,8 +13,8 @@ from leveret.client.errors import InvalidUrl, NotFound
 from leveret.management.control_client import call
 from leveret.shovel.definition import DEFAULT_PREFETCH
 from leveret.shovel.moves import QueueAddress, read_address
-from tests.cli.program import Program, interruptible
-from tests.shovel.test_kills import fill, length
+from tests.cli.program import LIMIT, Program, interruptible
+from tests.shovel.test_kills import fill, has_moved, length
 from tests.support.broker import LeveretProcess
 from tests.support.polling import wait_until
 
@@ -48,7 +48,7 @@ def drain(url: str, queue: str) -> list[int]:
     with leveret.sync.connect(url) as connection, connection.channel() as channel:
         count = channel.declare_queue(queue, passive=True).message_count
         with channel.consume(queue, no_ack=True) as consumer:
-            return [int(consumer.next(30).body) for _ in range(count)]
+            return [int(consumer.next(LIMIT).body) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_a_lost_connection_does_not_end_the_move(pair: Pair) -> None:
     with pair.program.begin(*pair.arguments("closed")) as process:
         wait_until(lambda: pair.moved("closed") >= MOVED)
         call(pair.destination.data_dir, "connections.close_user", {"user": "guest"})
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
     assert b"continuing in 1 s" in err
     found = drain(pair.destination.url(), "closed")
@@ -128,7 +128,7 @@ def test_a_restart_of_the_source_does_not_end_the_move(pair: Pair) -> None:
         # The first failure is the lost connection, the second one is that nothing listens.
         failures = [process.stderr.readline() for _ in range(2)]
         pair.source.start()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT)
     assert all(b"continuing in 1 s" in line for line in failures), failures
     assert process.returncode == 0, err
     assert list(dict.fromkeys(drain(pair.destination.url(), "restarted"))) == list(range(COUNT))
@@ -139,7 +139,7 @@ def test_the_move_ends_when_others_take_the_messages(pair: Pair) -> None:
     with pair.program.begin(*pair.arguments("purged")) as process:
         wait_until(lambda: pair.moved("purged") >= MOVED)
         call(pair.source.data_dir, "queues.purge", {"name": "purged"})
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
     assert b"the source is empty" in err
     assert MOVED <= pair.moved("purged") < COUNT
@@ -187,8 +187,10 @@ def test_following_ends_with_a_signal(pair: Pair) -> None:
         wait_until(lambda: pair.moved("followed") == 10)
         fill(pair.source.url(), "followed", 5)
         wait_until(lambda: pair.moved("followed") == 15)
+        # The command counts a message before it acknowledges it.
+        wait_until(lambda: has_moved(pair.source, "followed"))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT
     assert b"moved 15 messages" in err
 
@@ -230,7 +232,7 @@ def test_consumers_of_the_source_are_named(pair: Pair) -> None:
         connection.channel() as channel,
         channel.consume("consumed", prefetch=1) as consumer,
     ):
-        consumer.next(30)
+        consumer.next(LIMIT)
         done = pair.program.run(*pair.arguments("consumed"))
     assert "the source has 1 consumer, so that the order may be lost" in done.err
 

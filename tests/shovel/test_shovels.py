@@ -11,7 +11,7 @@ import pytest
 
 import leveret
 from leveret import Error
-from tests.support.polling import wait_until_async
+from tests.support.polling import DEADLINE, wait_until_async
 
 COUNT = 300
 
@@ -65,7 +65,7 @@ async def drain(url: str, queue: str, count: int) -> list[Any]:
     async with channel_of(url) as channel:
         await channel.declare_queue(queue, durable=True)
         async with channel.consume(queue, prefetch=0) as consumer:
-            found = [await consumer.next(20) for _ in range(count)]
+            found = [await consumer.next(DEADLINE) for _ in range(count)]
             for message in found:
                 message.ack()
         return found
@@ -163,7 +163,7 @@ async def test_an_exchange_is_a_source_and_a_destination(brokers: Brokers) -> No
 
             await wait_until_async(is_bound)
         async with queue.consume() as consumer:
-            assert (await consumer.next(20)).routing_key == "orders.one"
+            assert (await consumer.next(DEADLINE)).routing_key == "orders.one"
 
 
 async def test_a_deleted_parameter_ends_the_shovel(brokers: Brokers) -> None:

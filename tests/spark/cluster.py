@@ -60,7 +60,7 @@ class Cluster:
         for process in reversed(self._processes):
             # A separate session, so that executors are killed with their worker.
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(120)
 
     def executors(self) -> list[int]:
         """Return the processes of running executors."""

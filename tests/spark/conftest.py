@@ -85,7 +85,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.local.dir", str(directory / "local"))
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
-        .config("spark.sql.streaming.stopTimeout", "30s")
+        .config("spark.sql.streaming.stopTimeout", "300s")
         .config("spark.sql.streaming.pollingDelay", "20ms")
         .config("spark.log.level", "ERROR")
         .config("spark.jars", str(JVM_SOURCE) if JVM_SOURCE.exists() else "")

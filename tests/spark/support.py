@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 # Seconds to wait for a query.
-TIMEOUT = 120
+TIMEOUT = 240
 
 
 def declare_stream(connection: sync.Connection, name: str, **arguments: Any) -> None:

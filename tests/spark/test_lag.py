@@ -57,7 +57,7 @@ def at(channel: sync.BaseChannel, name: str, offset: int) -> dict[str, Any]:
 
 
 def scrape(listener: LagListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=120) as answer:
         return str(answer.read().decode())
 
 

@@ -52,7 +52,7 @@ class Loop:
     def post(self, call: Callable[[], None]) -> None:
         self.posted.put(call)
 
-    def run_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    def run_until(self, condition: Callable[[], bool], timeout: float = 120.0) -> None:
         while not condition():
             self.posted.get(timeout=timeout)()
 

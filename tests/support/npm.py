@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT
+from tests.support.locks import locked
 
 
 def install(sources: Path, name: str) -> Path:
@@ -19,13 +20,13 @@ def install(sources: Path, name: str) -> Path:
     lock = (sources / "package-lock.json").read_bytes()
     directory = ROOT / "build" / "npm" / f"{name}-{hashlib.sha256(lock).hexdigest()[:16]}"
     done = directory / "installed"
-    if not done.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in ("package.json", "package-lock.json"):
-            shutil.copy(sources / file, directory / file)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
-        if ran.returncode:
-            pytest.skip(f"npm cannot install the packages: {ran.stderr[-500:]}")
-        done.touch()
+    with locked(directory):
+        if not done.exists():
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(sources / file, directory / file)
+            command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+            ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
+            if ran.returncode:
+                pytest.skip(f"npm cannot install the packages: {ran.stderr[-500:]}")
+            done.touch()
     return directory / "node_modules"

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import free_port
+from tests.support.broker import START_TIMEOUT, STOP_TIMEOUT, free_port
 from tests.support.polling import wait_until
 
 PROGRAMS = Path(os.environ.get("LEVERET_TEST_POSTGRES", "/usr/lib/postgresql/15/bin"))
@@ -103,7 +103,7 @@ class PostgresServer:
         self.settings["primary_conninfo"] = f"host={of.host} port={of.port} user=leveret application_name={name}"
         return self
 
-    def start(self, timeout: float = 60.0) -> PostgresServer:
+    def start(self, timeout: float = START_TIMEOUT) -> PostgresServer:
         """Start the server and wait until it accepts connections."""
         assert self.process is None, "already running"
         lines = {
@@ -149,7 +149,7 @@ class PostgresServer:
         process, self.process = self.process, None
         if process is not None:
             process.send_signal(how)
-            process.wait(60)
+            process.wait(STOP_TIMEOUT)
 
     def stop(self) -> None:
         """Stop the server without waiting for its clients."""

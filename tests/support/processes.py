@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 
@@ -9,10 +10,9 @@ def family(pid: int) -> list[int]:
     """Return a process and all its descendants, parents first."""
     found = [pid]
     for parent in found:
-        try:
-            tasks = list(Path(f"/proc/{parent}/task").iterdir())
-            children = [child for task in tasks for child in (task / "children").read_text().split()]
-        except FileNotFoundError:
-            continue  # it has ended
-        found.extend(map(int, children))
+        # Processes and their threads may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in list(Path(f"/proc/{parent}/task").iterdir()):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    found.extend(map(int, (task / "children").read_text().split()))
     return found

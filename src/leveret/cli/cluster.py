@@ -9,7 +9,7 @@ from leveret.cli.cluster_status import age, cluster_lines
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import Columns, Item, show_json, show_table, text
-from leveret.cli.remote import current, remote_options
+from leveret.cli.remote import Remote, current, remote_options
 
 _NODES: Columns = (
     ("name", "node"),
@@ -41,21 +41,37 @@ _DRAIN_TIMEOUT = 90.0
 @listing("Show and check a cluster of nodes, and move shards between them.")
 def cluster() -> None:
     """List the nodes with the shards that they own."""
-    current().show_list("nodes.list", _NODES, ("name",))
+    _show_nodes()
 
 
 @cluster.command("nodes")
 @remote_options
 def nodes() -> None:
     """List the nodes with the shards that they own."""
-    current().show_list("nodes.list", _NODES, ("name",))
+    _show_nodes()
+
+
+def _show_nodes() -> None:
+    broker = current()
+    broker.show_list("nodes.list", _NODES, ("name",))
+    _warn_if_old(broker)
+
+
+def _warn_if_old(broker: Remote) -> None:
+    """Print a warning if a list that was printed is older than the last answer of the database."""
+    problem = broker.call("cluster.status")["problem"]
+    if problem:
+        click.echo(f"warning: the list is as it was when the database last answered: {text(problem)}", err=True)
 
 
 @cluster.command("shards")
 @remote_options
 def shards() -> None:
     """List the shards with their owners, epochs and take-overs."""
-    current().show_list("shards.list", _SHARDS)
+    broker = current()
+    broker.call("nodes.list")  # refused by a broker whose shards have no owners
+    broker.show_list("shards.list", _SHARDS)
+    _warn_if_old(broker)
 
 
 @cluster.command("status")

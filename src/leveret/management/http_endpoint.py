@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import http.client
+import re
 import ssl
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 _PORTS: Final = {"http": 15672, "https": 15671}
+# Characters that no request may have.
+_INVALID: Final = re.compile(r"[\x00-\x20\x7f]")
 DEFAULT_USER: Final = "guest"
 
 
@@ -33,7 +36,7 @@ class HttpEndpoint:
         host: Its host.
         user: Its user.
         password: The password.
-        is_encrypted: Whether it has TLS.
+        is_encrypted: Whether it uses TLS.
 
     Raises:
         InvalidUrl: The URL is invalid.
@@ -41,16 +44,22 @@ class HttpEndpoint:
 
     def __init__(self, url: str, ca: Path | None) -> None:
         expected = "expected http:// or https://, as in https://user:password@host:15671"
+        encoded = f"{expected}, with '/', '?', '#' and '@' in passwords as %2F, %3F, %23, %40"
         try:
             parts = urlsplit(url)
             self.host, port = parts.hostname or "", parts.port
+            self.host.encode("idna")
         except ValueError:
             # Its text has the rest of a password with '/'.
-            raise InvalidUrl(
-                f"invalid URL: its host or port is invalid; {expected}, with '/', '?' and '@' in passwords as %2F, %3F, %40"
-            ) from None
+            raise InvalidUrl(f"invalid URL: its host or port is invalid; {encoded}") from None
         if parts.scheme not in _PORTS or not self.host:
             raise InvalidUrl(f"invalid URL with the scheme '{parts.scheme}'; {expected}")
+        if "@" in parts.path + parts.query + parts.fragment:
+            raise InvalidUrl(f"invalid URL: it has '@' after the host; {encoded}")
+        if not parts.path.isascii() or _INVALID.search(self.host + parts.path):
+            raise InvalidUrl(
+                f"invalid URL: its host or path has spaces or control characters, or the path is not ASCII; {expected}"
+            )
         self._port = port or _PORTS[parts.scheme]
         self._prefix = parts.path.rstrip("/")
         self.user = DEFAULT_USER if parts.username is None else unquote(parts.username)
@@ -82,7 +91,7 @@ class HttpEndpoint:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:  # a host with a label that is too long
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             connection.close()

@@ -60,15 +60,20 @@ class _Request:
 
 
 class _Job:
-    """A segment that is being written."""
+    """A segment that is being written. `first` is the first request for it, None before."""
 
-    __slots__ = ("finishing", "located", "number", "task")
+    __slots__ = ("finishing", "first", "located", "number", "task")
 
     def __init__(self, task: SealTask) -> None:
         self.task = task
         self.number = 0
+        self.first: _Request | None = None
         self.located: deque[Located] = deque()
         self.finishing = False
+
+    def is_lost_with(self, generation: int) -> bool:
+        """Return whether a process of a generation, which has died, had the beginning of the segment."""
+        return self.first is not None and 0 < self.first.generation <= generation
 
     def release(self) -> None:
         while self.located:
@@ -273,7 +278,8 @@ class SealerProcess(SegmentStore):
         if not self._stopping.is_set():
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             logger.error("sealer process %d died (%s); it is restarted when needed", pid, how)
-        if self._jobs and self._jobs[0].number:
+        # The death may be noticed when a later process writes the next segment.
+        if self._jobs and self._jobs[0].is_lost_with(generation):
             self._job_failed(self._jobs[0], FAILED, _DIED)
         for request in [one for one in self._pending.values() if one.generation == generation]:
             request.tries -= 1
@@ -305,7 +311,10 @@ class SealerProcess(SegmentStore):
 
     def _send_job(self, job: _Job, fields: Request) -> None:
         fields["n"] = job.number
-        self._send(_Request(fields, _ignore, 0))
+        request = _Request(fields, _ignore, 0)
+        if job.first is None:
+            job.first = request
+        self._send(request)
 
     def _active_job(self, task: SealTask) -> _Job | None:
         return self._jobs[0] if self._jobs and self._jobs[0].task is task else None
@@ -333,7 +342,7 @@ class SealerProcess(SegmentStore):
             self._job_failed(job, *reply.error)
         elif reply.written is not None:
             self._next_job(job)
-            job.task.written(_to_written(reply.written))
+            job.task.written(Written.read(reply.written))
         else:
             job.located.popleft().release()
             if not job.finishing:
@@ -375,7 +384,7 @@ class SealerProcess(SegmentStore):
     ) -> None:
         def replied(reply: Reply, _: list[Loaded]) -> None:
             if reply.written is not None:
-                done(_to_written(reply.written), "", "")
+                done(Written.read(reply.written), "", "")
             else:
                 kind, text = reply.error if reply.error is not None else (FAILED, "no reply")
                 done(None, kind, text)
@@ -423,21 +432,6 @@ class _ReplyCallback:
 
     def call(self) -> None:
         self.process.replied(self.reply, self.loaded)
-
-
-def _to_written(fields: Request) -> Written:
-    return Written(
-        fields["id"],
-        fields["path"],
-        fields["count"],
-        fields["octets"],
-        fields["body_octets"],
-        fields["crc32"],
-        list(fields["groups"]),
-        fields["schema_version"],
-        fields["footer_octets"],
-        fields["footer_crc32"],
-    )
 
 
 def _ignore(reply: Reply, loaded: list[Loaded]) -> None:

@@ -295,9 +295,10 @@ class Session:
 
     def abort(self) -> None:
         """Make the statement under way fail, as if the connection was lost. May be called from any thread."""
-        with self._closing:
+        # The thread of the statement may find the connection lost, and close the socket, at any time.
+        with self._closing, contextlib.suppress(OSError, psycopg.Error):
             if not self._connection.closed:
-                with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock, contextlib.suppress(OSError):
+                with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

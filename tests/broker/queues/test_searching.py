@@ -10,7 +10,7 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AUDIENCE_SHIFT
 from leveret.broker.queues.classic.backlog import MAX_SEARCHES
 from leveret.broker.queues.queue import Queue
-from tests.broker.support import World, text_of
+from tests.broker.support import Taker, World, text_of
 
 ONE, TWO = 1 << AUDIENCE_SHIFT, 2 << AUDIENCE_SHIFT
 # More entries than a `get` looks at in one turn.
@@ -93,3 +93,41 @@ def test_more_scopes_than_are_noted(world: World) -> None:
     world.push(queue, "new")
     assert get_in_steps(world, queue, 0, scopes[0]) == ("new", 1)
     assert get_in_steps(world, queue, 0, object()) == ("0", 1)
+
+
+def test_a_message_that_becomes_visible_after_the_scope_has_looked_beyond_it(world: World) -> None:
+    queue = world.queue()
+    scope = object()
+    world.push(queue, "first")
+    late = queue.prepare(world.message("late"))
+    world.push(queue, "third")
+    for entry in reversed([queue.get(False, 0, scope) for _ in range(2)]):
+        assert entry is not None
+        queue.refuse(entry, scope)
+        queue.requeue(entry)
+    assert get_in_steps(world, queue, 0, scope) == (None, 1)
+    Taker(queue, only=b"third")
+    world.run()
+    assert queue.ready_count == 1
+    queue.insert_new(late)
+    assert get_in_steps(world, queue, 0, scope) == ("late", 1)
+
+
+def test_requeued_messages_are_counted_as_work_for_each_scope_that_has_looked_beyond_them(world: World) -> None:
+    queue = world.queue()
+    for number in range(100):
+        world.push(queue, str(number))
+    first, *others, last = [queue.get(False) for _ in range(100)]
+    scopes = [object() for _ in range(MAX_SEARCHES)]
+    for entry in (last, first):
+        assert entry is not None
+        for scope in scopes:
+            queue.refuse(entry, scope)
+        queue.requeue(entry)
+    assert all(get_in_steps(world, queue, 0, scope) == (None, 1) for scope in scopes)
+    world.end_turn()
+    for entry in reversed(others):
+        assert entry is not None
+        queue.requeue(entry)
+    assert world.broker.work >= len(others) * (MAX_SEARCHES >> 4)
+    assert get_in_steps(world, queue, 0, scopes[1]) == ("1", 1)

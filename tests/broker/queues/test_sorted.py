@@ -47,6 +47,14 @@ class TestOrder:
         places = [order_of(value, seq) for seq, value in enumerate(ordered)]
         assert sorted(places) == places
 
+    def test_a_header_that_dead_lettering_adds(self, world: World) -> None:
+        queue = world.vhost.declare_queue("q", None, arguments={"x-sort-key": "x-first-death-queue"})
+        for name in ("c", "a", "b"):
+            source = world.queue(name, dead_letter_exchange="", dead_letter_routing_key="q", max_length=0)
+            world.push(source, name)
+        world.run()
+        assert world.contents(queue) == ["a", "b", "c"]
+
     def test_a_message_without_the_header_is_first(self, world: World) -> None:
         queue = declare(world)
         put(world, queue, -1)

@@ -323,7 +323,7 @@ def test_fork(server: Broker, tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore::DeprecationWarning", str(program), server.url()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={"PYTHONPATH": str(ROOT / "src")},
         check=False,
     )

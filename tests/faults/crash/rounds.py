@@ -119,16 +119,19 @@ class CrashTest:
         *,
         graceful: float = 0.1,
         again: float = 0.25,
+        found: int = 0,
         progress: Callable[[CrashTest], None] | None = None,
     ) -> None:
         """Run this many rounds. Raises Violation at the first failure.
 
         seconds: working time of the clients before the kill. graceful: the share of rounds that end by SIGTERM instead.
-        again: the share of kills that are followed by another one during recovery.
+        again: the share of kills that are followed by another one during recovery. found: the number of messages that must
+        have been found again, for which a busy machine needs more rounds.
         """
         self.broker.start()
         asyncio.run(self.workload.declare())
-        for _ in range(rounds):
+        last = self.rounds + rounds
+        while self.rounds < last or self.model.totals["found"] < found:
             self.rounds += 1
             self.ends = []
             asyncio.run(self._work(self.random.uniform(*seconds), self.random.random() < graceful))

@@ -68,6 +68,6 @@ def promtool(*arguments: str, text: str | None = None) -> str:
     """Run promtool and return its output; skip the test if it is not installed."""
     if PROMTOOL is None:
         pytest.skip("promtool is not installed")
-    done = subprocess.run([PROMTOOL, *arguments], input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([PROMTOOL, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -32,7 +32,7 @@ class Script:
 
     def __call__(self, *arguments: str) -> str:
         ran = subprocess.run(
-            [*self._options, *arguments], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+            [*self._options, *arguments], capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
         )
         assert ran.returncode == 0, (arguments, ran.stdout + ran.stderr)
         return ran.stdout
@@ -120,7 +120,7 @@ def test_version_2(api: HttpBroker, version2: str, tmp_path: Path) -> None:
         name = api.get("/connections")[0]["name"]
         for command in COMMANDS:
             arguments = [names.get(part, part) for part in command]
-            ran = subprocess.run([version2, *options, *arguments], capture_output=True, text=True, timeout=60, check=False)
+            ran = subprocess.run([version2, *options, *arguments], capture_output=True, text=True, timeout=120, check=False)
             assert ran.returncode == 0, (command, ran.stdout + ran.stderr)
         # The commands close this connection.
         wait_until(lambda: name not in [row["name"] for row in api.get("/connections")], "the connection to close")

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from leveret import sync
 from leveret.spark.pipeline.capture import no_messages
+from tests.spark.support import TIMEOUT
 
 
 def publish(connection: sync.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k", **properties: Any) -> None:
@@ -31,7 +32,7 @@ def orders(count: int, start: int = 0) -> list[bytes]:
 def run_to_end(queries: Sequence[Any]) -> None:
     """Wait for queries that were started with `once`; raises their errors."""
     for query in queries:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(TIMEOUT), "the query does not end"
 
 
 def messages(spark: SparkSession, bodies: Sequence[bytes | None], **columns: Any) -> DataFrame:

@@ -73,7 +73,7 @@ def kill_compactions(format: str, path: Path) -> int:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=subprocess.PIPE,
-        timeout=100,
+        timeout=250,
         check=True,
     )
     return int(done.stdout)

@@ -27,6 +27,7 @@ from leveret.spark.pipeline.run import flows_of
 from leveret.spark.pipeline.state import read_state
 from leveret.spark.pipeline.supervise import Supervisor, failure_reason
 from tests.spark.pipeline.support import orders, publish, run_to_end
+from tests.spark.support import TIMEOUT
 from tests.support.broker import LeveretProcess
 
 SCHEMA = "id BIGINT NOT NULL, customer STRING, amount DOUBLE"
@@ -201,7 +202,7 @@ def test_a_body_that_fails_the_flow_is_named(
     (query,) = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
     expected = f'on_error is "fail", and a message was rejected: queue {name}, offset 5, not a JSON object'
     with pytest.raises(Exception, match=expected):
-        query.awaitTermination(60)
+        query.awaitTermination(TIMEOUT)
     assert plain_files(tmp_path / "table") == []
 
 

@@ -74,7 +74,7 @@ class Run:
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(120)
 
     def until(self, true: Callable[[], bool]) -> None:
         def reached() -> bool:
@@ -122,7 +122,7 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
         assert (flow["state"], flow["error"], flow["restarts"]) == ("running", None, 0)
         assert flow["batch"] >= 3 and flow["batch_ms"] > 0 and flow["rows"] > 0
         run.process.send_signal(signal.SIGTERM)
-        assert run.process.wait(100) == 0, run.log.read_text()
+        assert run.process.wait(300) == 0, run.log.read_text()
         assert run.state()["state"] == "stopped" and not run.state()["alive"]
         assert "orders: stopped, batch" in run.log.read_text()
     finally:

@@ -22,6 +22,7 @@ from leveret.spark.errors import OptionError, RequestRefused, SparkError
 from leveret.spark.sink.task import PublishError, Written
 from leveret.spark.sink.writer import AmqpBatchWriter, batch_writer
 from tests.spark.sinks import batch_of, bodies, drain, settings_of, write_and_commit
+from tests.spark.support import TIMEOUT
 from tests.support.broker import LeveretProcess
 
 PROTOCOLS = ["0-9-1", "1.0"]
@@ -297,7 +298,7 @@ def _in_thread(work: Callable[[], Any]) -> Callable[[], None]:
     thread.start()
 
     def wait() -> None:
-        thread.join(90)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
         if raised:
             raise raised[0]

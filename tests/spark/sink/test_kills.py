@@ -69,11 +69,11 @@ class App:
         """Kill the driver, its JVM and its workers at once."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(120)
 
     def finish(self) -> None:
         assert self.process is not None
-        assert self.process.wait(150) == 0, self.log.read_text(errors="replace")[-4000:]
+        assert self.process.wait(400) == 0, self.log.read_text(errors="replace")[-4000:]
 
     def running(self, what: str) -> bool:
         assert self.process is not None

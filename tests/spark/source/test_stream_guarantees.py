@@ -27,6 +27,7 @@ from leveret.spark.source.stream_reader import StreamReader
 from leveret.spark.source.target import Target
 from leveret.spark.source.topology import describe
 from tests.spark.support import (
+    TIMEOUT,
     declare_stream,
     numbers,
     publish,
@@ -210,7 +211,7 @@ def test_a_worker_is_killed_while_it_reads(
         wait_until(lambda: proxy.stalled or not query.isActive, "a worker has read 100 KB")
         _kill_process_at(proxy.stalled[0].client.getpeername()[1], proxy.port)
         with pytest.raises(Exception, match=r"(?s)worker|Job aborted"):
-            query.awaitTermination(60)
+            query.awaitTermination(TIMEOUT)
     run(spark, url, tmp_path, stream=name, startingOffsets="earliest")
     assert sorted(map(int, written(spark, tmp_path))) == list(range(total))
 

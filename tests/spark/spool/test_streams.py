@@ -16,7 +16,7 @@ from leveret.spark.spool import stream_consumer
 from leveret.spark.spool.reader import SpoolReader
 from tests.docs.pages import DOCS, blocks
 from tests.spark.sinks import settings_of
-from tests.spark.support import numbers, publish, run, written
+from tests.spark.support import TIMEOUT, numbers, publish, run, written
 from tests.support.rabbitmq import RabbitProcess
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_messages_of_a_stream_are_rows_once(
     exec(example.replace("/data/spool/orders", options["spoolDir"]).replace('"orders"', repr(stream)), known)
     query = known["orders"].writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = query.trigger(availableNow=True).start(str(tmp_path / "out"))
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(TIMEOUT)
     assert written(spark, tmp_path) == numbers(0, 300)
 
 

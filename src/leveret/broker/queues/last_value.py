@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument
-from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
+from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message, Overlay
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.queue_type import QueueType
@@ -86,8 +86,10 @@ class LastValueQueue(IndexedQueue):
         self.latest: Table[Frozen, Entry] = Table()
         self.keys: deque[Frozen] = deque()
 
-    def _key_of(self, message: Message) -> Frozen:
-        """Return the key of a message, None if it has none."""
+    def _key_of(self, message: Message, overlay: Overlay | None = None) -> Frozen:
+        """Return the key of a message as consumers see it, None if it has none."""
+        if overlay is not None and self.header in overlay.headers:
+            return compact_key(overlay.headers[self.header])
         for found in LastValueQueue.recent:
             if found.header is message.header:
                 return found.find(self.broker, message, self.header, self.needle)
@@ -107,20 +109,19 @@ class LastValueQueue(IndexedQueue):
         overlay = entry.overlay
         is_delayed = overlay is not None and overlay.visible_at > self.broker.timers.now()
         if not self.deleted and not is_delayed:
-            key = self._key_of(entry.message)
+            key = self._key_of(entry.message, overlay)
             if key is not None and not self._replace(key, entry):
                 self._remove(entry)
                 return
         super().insert_now(entry)
 
-    def requeue(self, entry: Entry, failed: bool = True) -> None:
-        super().requeue(entry, failed)
-        if entry.state == AVAILABLE:
-            self._keep_latest(entry)
+    def _note_returned(self, entry: Entry) -> None:
+        super()._note_returned(entry)
+        self._keep_latest(entry)
 
     def _keep_latest(self, entry: Entry) -> None:
         """Drop a ready entry that has been replaced, or the one that it replaces."""
-        key = self._key_of(entry.message)
+        key = self._key_of(entry.message, entry.overlay)
         if key is not None and not self._replace(key, entry):
             self._drop(entry)
 

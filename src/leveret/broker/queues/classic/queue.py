@@ -532,9 +532,13 @@ class ClassicQueue(Queue):
                 self._show_deliveries(entry)
         settlement.requeue(entry)
         self.ready.put_back(entry)
+        self._note_returned(entry)
+        self._end_insertion()
+
+    def _note_returned(self, entry: Entry) -> None:
+        """Note that a requeued entry is ready again."""
         self.expiry.note(entry)
         self.limits.note(entry)
-        self._end_insertion()
 
     def _show_deliveries(self, entry: Entry) -> None:
         overlay = own_overlay(entry)

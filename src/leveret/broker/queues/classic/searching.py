@@ -6,12 +6,18 @@ next `get` looks at an entry again.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry, is_for
-from leveret.broker.queues.classic.backlog import MOVED_SHIFT, Backlog, SearchKey, first_above
+from leveret.broker.queues.classic.backlog import (
+    MOVED_SHIFT,
+    Backlog,
+    SearchKey,
+    entries_from,
+    first_above,
+    skip_work,
+)
 from leveret.broker.queues.loading import Waiting
 
 if TYPE_CHECKING:
@@ -23,8 +29,7 @@ if TYPE_CHECKING:
 _HEAD: Final = 0
 _CHUNKS: Final = 1
 _YOUNG: Final = 2
-# Entries (as a power of two) that are skipped, and positions of which the audience is compared, in 1 µs.
-_SKIP_SHIFT: Final = 7
+# Positions (as a power of two) of which the audience is compared in 1 µs.
 _COMPARED_SHIFT: Final = 3
 
 
@@ -101,10 +106,10 @@ class Search:
         broker, audience, scope = self._broker, self._audience, self._scope
         key = self._key(part)
         position = first_above(entries, backlog.searched_until(key))
-        broker.work += position >> _SKIP_SHIFT
+        broker.work += skip_work(entries, position)
         passed = 0
         found: Entry | None = None
-        for entry in islice(entries, position, None):
+        for entry in entries_from(entries, position):
             if self._must_pause():
                 break
             broker.work += 1
