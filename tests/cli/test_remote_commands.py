@@ -167,6 +167,7 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     assert (result.exit_code, "queue 'missing'" in result.output) == (1, True)
     result = run("--url", http_url(broker, password="wrong"), "queues")
     assert (result.exit_code, "/ refused user 'guest': Login failed; expected" in result.output) == (1, True)
+    assert "refused user '%d': Login failed" in run("--url", http_url(broker, "%25d"), "queues").output
     for user in ("monitor", "plain", "viewer"):
         result = run("--url", http_url(broker, user), "queues")
         assert result.exit_code == 1, user
@@ -178,7 +179,7 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     ("url", "code", "reason"),
     [
         ("http://127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
-        (f"http://{'a' * 70}", 3, "label too long"),
+        (f"http://{'a' * 70}", 2, "its host or port is invalid"),
         ("amqp://127.0.0.1", 2, "expected http:// or https://"),
         ("http://", 2, "expected http:// or https://"),
         ("http://h:99999999", 2, "invalid URL"),

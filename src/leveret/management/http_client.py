@@ -31,11 +31,7 @@ class HttpControl:
         self._endpoint = HttpEndpoint(url, ca)
         self._shown = f"{self._endpoint.shown}/"
         authorization = self._endpoint.basic if token is None else f"Bearer {token}"
-        self._login = (
-            f"refused user '{self._endpoint.user}': %s; expected a user with the tag administrator and its password"
-            if token is None
-            else "refused the access token: %s; expected a valid one of a user with the tag administrator"
-        )
+        self._login = f"user '{self._endpoint.user}'" if token is None else "the access token"
         self._headers = {"authorization": authorization, "content-type": "application/json"}
 
     def call(self, name: str, arguments: dict[str, Any], *, timeout: float = TIMEOUT) -> Any:
@@ -63,5 +59,5 @@ class HttpControl:
             raise CallFailed(f"{self._shown} has no operations of Leveret; expected its HTTP API, of this version or later")
         condition = answer.get("error") if isinstance(answer, dict) else None
         if condition == _NOT_LOGGED_IN:
-            reason = f"{self._shown} {self._login % reason}"
+            reason = f"{self._shown} refused {self._login}: {reason}; expected those of a user with the tag administrator"
         raise CallFailed(str(reason) if reason else f"{self._shown} answers with status {status}", str(condition or ""))

@@ -91,7 +91,7 @@ class HttpEndpoint:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
-        except (OSError, UnicodeError, http.client.HTTPException) as error:  # a host with a label that is too long
+        except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             connection.close()
