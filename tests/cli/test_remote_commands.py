@@ -166,7 +166,8 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     result = run("--url", http_url(broker), "queues", "delete", "missing")
     assert (result.exit_code, "queue 'missing'" in result.output) == (1, True)
     result = run("--url", http_url(broker, password="wrong"), "queues")
-    assert (result.exit_code, "Login failed" in result.output) == (1, True)
+    assert (result.exit_code, "/ refused user 'guest': Login failed; expected" in result.output) == (1, True)
+    assert "refused user '%d': Login failed" in run("--url", http_url(broker, "%25d"), "queues").output
     for user in ("monitor", "plain", "viewer"):
         result = run("--url", http_url(broker, user), "queues")
         assert result.exit_code == 1, user
@@ -236,7 +237,7 @@ def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
             token = provider.token(ALL)
             assert "guest" in ok("--url", url, "--token", token, "users")
             assert "guest" in ok("users", environment={"LEVERET_URL": url, "LEVERET_TOKEN": token})
-            assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
+            assert "/ refused the access token: Login failed" in run("--url", url, "--token", "wrong", "users").output
 
 
 @pytest.mark.parametrize("name", ["users.authenticate", "users.resume", "backup.start"])

@@ -102,6 +102,13 @@ class _Commands(click.Group):
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         refuse_renamed(arguments)
+        name = arguments[0]
+        if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"unknown command '{name}'{hint}", context)
         return super().resolve_command(context, arguments)
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -77,7 +77,7 @@ def shards() -> None:
 @cluster.command("status")
 @remote_options
 def status() -> None:
-    """Show the database, its replication, the nodes and the last take-over."""
+    """Show the database, the nodes and the last take-over."""
     broker = current()
     found: Item = broker.call("cluster.status")
     if broker.as_json:
@@ -90,7 +90,10 @@ def status() -> None:
 @cluster.command("check")
 @remote_options
 def check() -> None:
-    """Check the database, its replication, clocks, versions, nodes and links. Exits with 1 if something must be changed."""
+    """Check the cluster: the database and the nodes.
+
+    Covers replication, clocks, versions and links. Exits with 1 if something must be changed.
+    """
     broker = current()
     found: list[Item] = broker.call("cluster.check")
     faults = [finding for finding in found if not finding["good"]]
@@ -119,7 +122,7 @@ def move(shard: int, node: str) -> None:
 @click.option("--off", is_flag=True, help="Let the node own shards again.")
 @remote_options
 def drain(node: str, off: bool) -> None:
-    """Move all shards away from NODE, which claims none until `--off` or its restart."""
+    """Move all shards away from NODE. It claims none until `--off` or its restart."""
     current(_DRAIN_TIMEOUT).call("nodes.drain", name=node, on=not off)
     click.echo(f"node '{node}' owns shards again" if off else f"node '{node}' owns no shards")
 
