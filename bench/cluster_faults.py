@@ -44,7 +44,7 @@ class Load:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.lanes = [Lane(vhost, self._found_wrong) for vhost in VHOSTS]
-        nodes, seed = self.rig.nodes, self.seed % 1000 * 100
+        nodes, seed = self.rig.nodes, self.seed % 600 * 100  # two bytes in a message
         # The movers leave the victim before a fault; the others are hit at random.
         self.movers = [Publisher(seed + number, lane, nodes, pause=self.pause) for number, lane in enumerate(self.lanes)]
         self.others = [

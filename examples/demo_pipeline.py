@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from demo import ROOT, Broker, console, step
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from leveret import sync
@@ -326,9 +327,9 @@ class Verdict:
 
     def __init__(self) -> None:
         self.good = True
-        self.table = Table(title="input and output")
-        for heading in ("", "expected", "found", "missing", "duplicate", "foreign", ""):
-            self.table.add_column(heading, justify="left" if not heading else "right")
+        self.table = Table(title="input and output", box=SIMPLE_HEAD)
+        for heading in ("", "expected", "found", "missing", "twice", "foreign", "good"):
+            self.table.add_column(heading, justify="right" if heading else "left")
 
     def compare(self, name: str, expected: Counter[Any], found: Counter[Any]) -> None:
         """Check that expected and found messages are equal."""
@@ -343,8 +344,8 @@ class Verdict:
         missing, foreign = len(expected - found.keys()), len(found.keys() - upper)
         self._add(name, len(expected), len(found), missing, 0, foreign, not missing and not foreign)
 
-    def note(self, name: str, found: int, text: str) -> None:
-        self.table.add_row(name, "", f"{found:,}", "", "", "", text)
+    def note(self, name: str, found: int) -> None:
+        self.table.add_row(name, "", f"{found:,}")
 
     def _add(self, name: str, expected: int, found: int, missing: int, twice: int, foreign: int, good: bool) -> None:
         self.good = self.good and good
@@ -381,7 +382,7 @@ def verify(broker: Broker, publishers: list[Publisher], worker: Worker, director
     orders = worker.done | set(bodies_of_queue(broker, "orders")) | set(dead)
     ordered = {id_of(body) for body in whole if b'"event": "order.' in body}
     verdict.contains("orders, processed or queued", ordered, Counter(map(id_of, orders)), sent)
-    verdict.note("dead letters of the worker", len(dead), "")
+    verdict.note("dead letters of the worker", len(dead))
     counted = sum(
         count
         for event, exchange, count in zip(
@@ -392,8 +393,8 @@ def verify(broker: Broker, publishers: list[Publisher], worker: Worker, director
         )
         if event == "published" and exchange == EXCHANGE
     )
-    verdict.note("published, according to events", counted, "events do not survive a kill")
-    verdict.note("windows published to exchange stats", len(bodies_of_queue(broker, "stats")), "")
+    verdict.note("published, by events (which a kill loses)", counted)
+    verdict.note("windows published to exchange stats", len(bodies_of_queue(broker, "stats")))
     console.print(verdict.table)
     return verdict.good
 
@@ -462,8 +463,8 @@ def main() -> int:
         if pipeline.process is not None and pipeline.process.poll() is None:
             pipeline.kill()
         broker.stop()
-    console.print(f"Traffic report: [bold]{WORK / 'traffic.html'}[/bold]")
-    console.print(f"Archive: {WORK / 'archive'}, log of the pipeline: {WORK / 'pipeline.log'}")
+    for what, name in (("Traffic report", "traffic.html"), ("Archive", "archive"), ("Log of the pipeline", "pipeline.log")):
+        console.print(f"{what}: [bold]{WORK / name}[/bold]", soft_wrap=True)
     if good:
         console.print(f"[green]Every message is accounted for[/green], in {time.monotonic() - began:.0f} s.")
     else:

@@ -45,7 +45,7 @@ class BuildInfo(NamedTuple):
     modules: int
 
     def __str__(self) -> str:
-        return f"compiled, {self.modules} modules" if self.compiled else f"pure Python ({self.reason})"
+        return f"compiled, {self.modules} modules" if self.compiled else f"pure Python: {self.reason}"
 
 
 def index_name() -> str:

@@ -410,6 +410,12 @@ def test_root_becomes_the_user_of_the_broker(tmp_path: Path) -> None:
         assert (marker.st_uid, marker.st_gid) == (65534, 65534)
 
 
+def test_a_data_directory_that_does_not_exist(tmp_path: Path) -> None:
+    result = Commands(tmp_path / "missing").run("backup", str(tmp_path / "backups"))
+    assert result.exit_code == 3 and f"{tmp_path / 'missing'} does not exist" in result.output, result.output
+    assert "--data-dir" in result.output and not (tmp_path / "backups").exists()
+
+
 def test_refusals(broker: LeveretProcess, commands: Commands, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.mkdir()

@@ -78,6 +78,13 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
     assert not missing
 
 
+def test_an_unknown_command_is_refused_with_similar_names() -> None:
+    for name, expected in (("quues", "; did you mean 'queues'?"), ("zzz", "")):
+        result = CliRunner().invoke(leveret, [name])
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1] == f"Error: unknown command '{name}'{expected}"
+
+
 @pytest.mark.parametrize(("old", "new"), RENAMED_COMMANDS.items())
 def test_a_renamed_command_is_refused_with_its_new_name(old: str, new: str) -> None:
     result = CliRunner().invoke(leveret, [*old.split(), "--json"])

@@ -370,7 +370,8 @@ def test_shovels_move(migration: Migration) -> None:
     ("options", "expected"),
     [
         (("--vhost", "missing"), "the source has no vhost 'missing'"),
-        (("--messages", "--to-amqp", "amqp://u:hunter2@h/v"), "--to-amqp: the URL has a vhost; expected amqp://"),
+        (("--to-amqp", "amqp://u:hunter2@h/v"), "--to-amqp: the URL has a vhost; expected amqp://"),
+        (("--from-amqp", "amqp://u:hunter2@h?heartbet=5"), "--from-amqp: unknown option 'heartbet'"),
         (("--follow",), "need --messages"),
     ],
 )
@@ -389,7 +390,7 @@ def test_uris() -> None:
         ("http://127.0.0.1:1", 3, "no management API answers at http://127.0.0.1:1"),
         ("amqp://127.0.0.1", 2, "expected http:// or https://"),
         ("http://guest:wrong@HOST", 4, "refuses user 'guest'"),
-        ("http://guest:wro/ng@127.0.0.1", 2, "with '/', '?' and '@' in passwords as %2F"),
+        ("http://guest:wro/ng@127.0.0.1", 2, "with '/', '?', '#' and '@' in passwords as %2F"),
     ],
 )
 def test_sources_that_cannot_be_read(migration: Migration, url: str, code: int, expected: str) -> None:

@@ -7,6 +7,7 @@ import logging
 import resource
 
 import pytest
+from click import unstyle
 
 from leveret.cli.logs import JsonFormatter, TextFormatter
 from leveret.cli.output import MAX_RICH_ROWS, show_table, size, text
@@ -116,6 +117,26 @@ def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert [line.split() for line in shown.splitlines() if "row" in line] == [
         [f"[bold]row{number}", "yes"] for number in range(rows)
     ]
+
+
+def test_a_table_that_is_too_wide_leaves_out_columns_that_say_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    columns = (("name", "name"), ("unacked", "unacked"), ("paused", "paused"), ("ready", "ready"), ("internal", "internal"))
+    rows = [{"name": f"queue{n}", "unacked": 0, "paused": n == 1, "ready": n, "internal": False} for n in range(2)]
+    monkeypatch.setenv("COLUMNS", "80")
+    show_table(rows, columns)
+    assert unstyle(capsys.readouterr().out).split()[:5] == [heading for _, heading in columns]
+    monkeypatch.setenv("COLUMNS", "32")
+    show_table(rows, columns)
+    shown = unstyle(capsys.readouterr().out)
+    assert [line.split() for line in shown.splitlines() if line.startswith((" name", " queue"))] == [
+        ["name", "paused", "ready"],
+        ["queue0", "no", "0"],
+        ["queue1", "yes", "1"],
+    ]
+    assert shown.splitlines()[-1] == "not shown, because all are empty, 0 or no: unacked, internal"
 
 
 # The machine

@@ -166,7 +166,8 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     result = run("--url", http_url(broker), "queues", "delete", "missing")
     assert (result.exit_code, "queue 'missing'" in result.output) == (1, True)
     result = run("--url", http_url(broker, password="wrong"), "queues")
-    assert (result.exit_code, "Login failed" in result.output) == (1, True)
+    assert (result.exit_code, "/ refused user 'guest': Login failed; expected" in result.output) == (1, True)
+    assert "refused user '%d': Login failed" in run("--url", http_url(broker, "%25d"), "queues").output
     for user in ("monitor", "plain", "viewer"):
         result = run("--url", http_url(broker, user), "queues")
         assert result.exit_code == 1, user
@@ -178,17 +179,33 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     ("url", "code", "reason"),
     [
         ("http://127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
+        (f"http://{'a' * 70}", 2, "its host or port is invalid"),
+        ("http://user:secret\udcff@127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
         ("amqp://127.0.0.1", 2, "expected http:// or https://"),
         ("http://", 2, "expected http:// or https://"),
         ("http://h:99999999", 2, "invalid URL"),
         ("http://[::1", 2, "invalid URL"),
         ("x", 2, "expected http:// or https://"),
+        ("http://a..b", 2, "its host or port is invalid"),
+        ("http://user:1/secret@h", 2, "'#' and '@' in passwords as %2F, %3F, %23, %40"),
+        ("http://user:1?secret@h", 2, "it has '@' after the host"),
+        ("http://user:1#secret@h", 2, "it has '@' after the host"),
+        ("http://user:secret/@h", 2, "its host or port is invalid"),
+        ("http://h\x7f", 2, "control characters"),
+        ("http://h/a b", 2, "control characters"),
+        ("http://h/\xfc", 2, "the path is not ASCII"),
     ],
 )
 def test_unusable_urls_are_refused_without_the_password(url: str, code: int, reason: str) -> None:
     shown = url.replace("http://127", "http://user:secret@127")
     result = run("--url", shown, "queues")
     assert (result.exit_code, reason in result.output, "secret" in result.output) == (code, True, False)
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u2603"])
+def test_tokens_that_are_no_header_are_refused(token: str) -> None:
+    result = run("--url", "http://127.0.0.1:1", "--token", token, "queues")
+    assert (result.exit_code, "(--token, LEVERET_TOKEN)" in result.output) == (2, True)
 
 
 def test_a_wrong_path_is_refused_with_what_was_expected(broker: LeveretProcess) -> None:
@@ -220,7 +237,7 @@ def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
             token = provider.token(ALL)
             assert "guest" in ok("--url", url, "--token", token, "users")
             assert "guest" in ok("users", environment={"LEVERET_URL": url, "LEVERET_TOKEN": token})
-            assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
+            assert "/ refused the access token: Login failed" in run("--url", url, "--token", "wrong", "users").output
 
 
 @pytest.mark.parametrize("name", ["users.authenticate", "users.resume", "backup.start"])

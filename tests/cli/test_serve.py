@@ -176,7 +176,7 @@ def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
         (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
         (["--data-dir", "/proc/nowhere"], "cannot create data directory /proc/nowhere"),
-        (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
+        (["--set", "tls.cert=/nowhere.pem"], "[tls]: /nowhere.pem cannot be read"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
         (["--host", "no such host"], "cannot resolve 'server.host' 'no such host'"),
         (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
@@ -200,7 +200,7 @@ def test_a_port_in_use(process: LeveretProcess, tmp_path: Path) -> None:
     process.start()
     result = serve("--host", "127.0.0.1", "--port", str(process.port), "--data-dir", str(tmp_path / "other"))
     assert result.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{process.port}: " in result.stderr
+    assert f"cannot listen on 127.0.0.1:{process.port}: Address already in use; change" in result.stderr
     assert "--port (0 picks a free port)" in result.stderr
 
 

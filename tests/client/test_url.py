@@ -183,6 +183,7 @@ def test_refused_protocols(urls: str | list[str], protocol: str | None, text: st
         ("name=my+service&protocol=0-9-1&locale=de_DE", {"name": "my service", "protocol": "0-9-1", "locale": "de_DE"}),
         ("connection_name=a%2Bb", {"name": "a+b"}),
         ("mechanism=AMQPLAIN", {"mechanism": "AMQPLAIN"}),
+        ("protocol=1.0&hostname=vhost%3Aa&container_id=b", {"protocol": "1.0", "hostname": "vhost:a", "container_id": "b"}),
         # pika
         ("connection_attempts=3&retry_delay=0.5", {"reconnect_attempts": 3, "reconnect_delay": 0.5}),
         ("socket_timeout=3", {"connect_timeout": 3.0}),
@@ -393,6 +394,13 @@ def test_tls_is_not_disabled_by_accident() -> None:
         "amqp://ann:s3cr/et@rabbit",
         "amqp://ann:s3cr?et@rabbit",
         "amqp://ann:s3cr#et@rabbit",
+        "amqp://ann:1?s3cret@rabbit",
+        "amqps://rabbit?keypassword=s3cr&et",
+        "amqps://rabbit?keypassword=x&s3cret",
+        "amqp://ann:314159?s3cret@rabbit",
+        "amqp://ann@home:s3cr/et@rabbit",
+        "amqp://ann@home:s3cr:/et@rabbit",
+        "amqp://[ann:s3cr/et@rabbit",
         "amqp://ann:x:s3cr/et@rabbit",
         "amqp://ann:s3cr%00et@rabbit",
         "amqp://ann:s3cret@rabbit:port",
@@ -407,6 +415,7 @@ def test_passwords_are_not_shown(url: str) -> None:
     with pytest.raises(InvalidUrl) as caught:
         parse_url(url)
     assert "s3cr" not in str(caught.value)
+    assert "314159" not in str(caught.value)
 
 
 def test_invalid_password_is_not_shown() -> None:

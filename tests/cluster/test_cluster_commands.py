@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,25 +21,40 @@ from tests.cluster.sharded import running
 from tests.cluster.test_nodes import Node, Refused, owners
 from tests.management.http.client import HttpBroker
 from tests.management.http.scrapes import scrape
-from tests.support.broker import CONNECT_TIMEOUT
+from tests.support.broker import CONNECT_TIMEOUT, Broker
 from tests.support.polling import wait_until
 from tests.support.postgres import require_postgres, shared_server
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node, str]]:
-    """Two nodes and their database. The first one owns the shards of the vhosts / and a."""
+def proxy() -> Iterator[Proxy]:
+    """The way of the second node to the database server."""
     require_postgres()
+    server = shared_server()
+    proxy = Proxy(Broker(server.host, server.port))
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, proxy: Proxy) -> Iterator[tuple[Node, Node, str]]:
+    """Two nodes and their database. The first one owns the shards of the vhosts / and a."""
     dsn = shared_server().database()
     directory = tmp_path_factory.mktemp("cluster")
     http = {"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
     # Only the node that is killed loses its shards, which the other one notices at once.
     lease = {"LEVERET_CLUSTER__LEASE": "10"}
-    first, second = Node(directory / "first", dsn, "a", **lease), Node(directory / "second", dsn, shards=4, **lease, **http)
+    first = Node(directory / "first", dsn, "a", **lease)
+    second = Node(directory / "second", through(proxy, dsn), shards=4, **lease, **http)
     with ExitStack() as stack:
         for node in (first, second):
             stack.enter_context(running(node))
         yield first, second, dsn
+
+
+def through(proxy: Proxy, dsn: str) -> str:
+    return dsn.replace(f":{proxy.broker.port}/", f":{proxy.port}/")
 
 
 def run(node: Node, *arguments: str) -> Result:
@@ -73,12 +89,12 @@ def settled(condition: Callable[[], bool], *nodes: Node) -> None:
     wait_until(condition, lambda: "\n".join(node.log() for node in nodes))
 
 
-def test_the_state_is_the_same_at_all_nodes(cluster: tuple[Node, Node, str]) -> None:
+def test_the_state_is_the_same_at_all_nodes(cluster: tuple[Node, Node, str], proxy: Proxy) -> None:
     first, second, dsn = cluster
-    for node in (first, second):
+    for node, address in ((first, dsn), (second, through(proxy, dsn))):
         settled(partial(sees_both, node), node)
         status = shown(node, "status")
-        assert status["database"] == dsn.rpartition("@")[2]
+        assert status["database"] == address.rpartition("@")[2]
         assert status["nodes"] == {"live": 2, "draining": 0, "gone": 0}
         assert (status["shards"], status["unowned"], status["problem"], status["synchronous"]) == (4, [], "", "")
         listed = {shard["number"]: (shard["node"], shard["vhosts"]) for shard in shown(node, "shards")}
@@ -145,7 +161,39 @@ def test_changes_are_audited_once(cluster: tuple[Node, Node, str]) -> None:
 
 def test_backups_are_left_to_postgresql(cluster: tuple[Node, Node, str], tmp_path: Path) -> None:
     result = CliRunner().invoke(leveret, ["backup", str(tmp_path / "backups"), "--data-dir", str(cluster[0].data_dir)])
-    assert result.exit_code == 1 and "pg_basebackup or pg_dump" in result.output, result.output
+    assert result.exit_code == 1 and "pg_basebackup" in result.output, result.output
+
+
+def test_wrong_orders_are_refused_with_what_is_right(cluster: tuple[Node, Node, str]) -> None:
+    _, second, _ = cluster
+    refusals = {
+        ("move", "9", "second"): "shard 9 does not exist; expected 0 to 3",
+        ("move", "3", "second"): "shard 3 has no owner, because it has no vhosts; expected one with vhosts",
+        ("move", "1", "third"): "node 'third' does not exist; expected one of 'first', 'second'",
+        ("drain", "third"): "node 'third' does not exist; expected one of 'first', 'second'",
+        ("forget", "third"): "node 'third' does not exist; expected one of 'first', 'second'",
+        ("forget", "first"): "node 'first' is alive; stop it first",
+    }
+    for arguments, expected in refusals.items():
+        result = run(second, *arguments)
+        assert (result.exit_code, result.output) == (1, f"Error: {expected}\n")
+    assert run(second, "move", "one", "second").exit_code == 2
+    second.ask("nodes.drain", name="second")
+    refusals = {
+        ("move", "1", "second"): "node 'second' is draining; expected one that takes shards: 'first'",
+        ("drain", "first"): "no other node than 'first' takes shards; start one, or let one own shards again with `leveret"
+        " cluster drain NODE --off`",
+    }
+    for arguments, expected in refusals.items():
+        result = run(second, *arguments)
+        assert (result.exit_code, result.output) == (1, f"Error: {expected}\n")
+    # A node that drains claims no shard for a new vhost.
+    with pytest.raises(Refused, match="shard 3 has no owner, and node 'second' is draining; add the vhost at another node"):
+        second.ask("vhosts.add", name="new", shard=3)
+    second.ask("vhosts.add", name="new")
+    assert shown(second, "shards")[3]["state"] == "idle"
+    second.ask("vhosts.delete", name="new")
+    second.ask("nodes.drain", name="second", on=False)
 
 
 def takes_clients(node: Node) -> bool:
@@ -247,3 +295,29 @@ def test_the_http_api_and_the_metrics_show_the_cluster(cluster: tuple[Node, Node
     metrics = scrape(second).splitlines()
     [seconds] = [line.split()[1] for line in metrics if line.startswith('leveret_shard_takeover_seconds{shard="0"}')]
     assert float(seconds) > 0
+
+
+def add_user(node: Node, name: str) -> None:
+    """Add a user without an answer, because the node stops meanwhile."""
+    with suppress(OSError, ValueError, Refused):
+        node.ask("users.add", name=name, password="secret")
+
+
+def test_a_database_that_does_not_answer_is_named(cluster: tuple[Node, Node, str], proxy: Proxy) -> None:
+    _, second, _ = cluster
+    proxy.stop()
+    settled(lambda: shown(second, "status")["problem"] != "", second)
+    for command in ([], ["nodes"], ["shards"]):
+        result = run(second, *command)
+        assert result.exit_code == 0
+        assert "warning: the list is as it was when the database last answered: " in result.stderr
+        assert "second" in result.stdout
+    assert "problem                the log in PostgreSQL cannot be opened: " in run(second, "status").output
+    for arguments in ("check", "move 0 first", "drain first", "drain first --off", "forget first"):
+        result = run(second, *arguments.split())
+        assert result.exit_code == 1, arguments
+        assert result.output.startswith("Error: the log in PostgreSQL cannot be opened: "), result.output
+    # The change is not stored yet when the node stops.
+    threading.Thread(target=add_user, args=(second, "late"), daemon=True).start()
+    settled(lambda: "late" in second.users(), second)
+    second.stop()

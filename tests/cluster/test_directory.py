@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +18,29 @@ from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_formats import KNOWN, RESTORED_EPOCHS, Formats
 from tests.storage.harness import postgres_log
 from tests.support.broker import Broker
+from tests.support.polling import wait_until
 from tests.support.postgres import execute, require_postgres, shared_server
 from tests.support.proxy import Proxy
 
 RECORD = ("user", "guest", b"value")
+# Parts of the statements of a start: those that create the schema, all others of `join`, and those of `enter`.
+CREATE = (b"CREATE SCHEMA leveret;", b"COMMIT")
+ADD_COLUMN = b"ADD COLUMN IF NOT EXISTS"
+JOIN = (
+    b"server_version_num",
+    b"pg_walfile_name",
+    b"SET tcp_keepalives_idle",
+    b"to_regclass($1) IS NOT NULL",
+    b"SELECT format, row_format",
+    b"SELECT identity, importing",
+    b"FROM pg_attribute",
+    ADD_COLUMN,
+    b"SELECT shards FROM",
+    b"SELECT secret FROM",
+)
+ENTER = (b"SELECT address, seen", b"SELECT seen FROM leveret.node", b"INSERT INTO leveret.node", b"FOR SHARE")
+# Seconds for what must not wait for a standby.
+TIMEOUT = 20.0
 
 
 @pytest.fixture
@@ -48,26 +70,52 @@ def open_shard(dsn: str) -> None:
     execute(dsn, "UPDATE leveret.owner SET node = 'one'; INSERT INTO leveret.takeover VALUES (0, 1, now(), NULL)")
 
 
+async def cut(proxy: Proxy, answers: bool, part: bytes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Make a call whose connection is cut at a statement, or at its answer, and make it again if that fails."""
+    if answers:
+        proxy.cut_answer_to = part
+    else:
+        proxy.cut_at = part
+    try:
+        result = await call()
+    except StorageFailed:
+        result = await call()
+    assert not (proxy.cut_at or proxy.cut_answer_to), part
+    return result
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["before", "after"])
+def test_the_connection_is_cut_at_each_statement_of_a_start(dsn: str, proxy: Proxy, answers: bool) -> None:
+    from leveret.cluster.directory import Directory
+
+    async def scenario() -> None:
+        for part in (*CREATE, *JOIN):
+            if part in CREATE:
+                execute(dsn, "DROP SCHEMA IF EXISTS leveret CASCADE")
+            elif part == ADD_COLUMN:
+                execute(dsn, "ALTER TABLE leveret.node DROP COLUMN unreachable")
+            directory = Directory(settings_of(dsn, proxy))
+            await cut(proxy, answers, part, directory.join)
+            assert execute(dsn, "SELECT secret FROM leveret.cluster") == [(directory.secret,)]
+            directory.close()
+        directory = Directory(settings_of(dsn, proxy))
+        await directory.join()
+        for part in ENTER:
+            await cut(proxy, answers, part, lambda: directory.enter("host:1"))
+            assert execute(dsn, "SELECT name, address FROM leveret.node") == [("one", "host:1")]
+            await directory.leave()
+        directory.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("answers", [False, True], ids=["before", "after"])
 def test_the_connection_is_cut_at_each_statement(dsn: str, proxy: Proxy, answers: bool) -> None:
     from leveret.cluster.directory import Directory
 
     async def scenario() -> None:
         directory = Directory(settings_of(dsn, proxy))
-
-        async def cut_at(part: bytes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-            """Make a call whose connection is cut, and make it again if that fails."""
-            if answers:
-                proxy.cut_answer_to = part
-            else:
-                proxy.cut_at = part
-            try:
-                result = await call()
-            except StorageFailed:
-                result = await call()
-            assert not (proxy.cut_at or proxy.cut_answer_to), part
-            return result
-
+        cut_at = partial(cut, proxy, answers)
         await directory.join()
         await directory.enter("host:1")
         open_shard(dsn)
@@ -103,6 +151,87 @@ def test_the_connection_is_cut_at_each_statement(dsn: str, proxy: Proxy, answers
         await cut_at(b"DELETE FROM leveret.node", lambda: directory.forget("gone"))
         await cut_at(b"DELETE FROM leveret.node", directory.leave)
         assert execute(dsn, "SELECT count(*) FROM leveret.node") == [(0,)]
+        directory.close()
+
+    asyncio.run(scenario())
+
+
+@contextmanager
+def no_standby() -> Iterator[None]:
+    """Have the commits of the shared server wait for a standby that does not exist."""
+    server = shared_server()
+    server.reload(synchronous_standby_names="missing")
+    try:
+        yield
+    finally:
+        server.reload(synchronous_standby_names="")
+
+
+async def waiting_change(directory: Any) -> asyncio.Task[Any]:
+    """Make changes until one waits for a standby, and return that."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    putting = asyncio.create_task(directory.put([RECORD]))
+    while not shared_server().execute(waits)[0][0]:
+        if putting.done():
+            putting = asyncio.create_task(directory.put([RECORD]))
+        await asyncio.sleep(0.01)
+    return putting
+
+
+def test_a_change_that_waits_for_a_standby_holds_up_no_look(dsn: str) -> None:
+    from leveret.cluster.directory import Directory
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        await directory.enter("host:1")
+        with no_standby():
+            putting = await waiting_change(directory)
+            async with asyncio.timeout(TIMEOUT):
+                assert [node.live for node in (await directory.look(0)).nodes] == [True]
+                assert len((await directory.condition()).waits) == 1
+            assert not putting.done()
+        await putting
+        directory.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_change_that_waits_for_a_standby_does_not_keep_the_process(dsn: str) -> None:
+    from leveret.cluster.directory import Directory
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        with no_standby():
+            (await waiting_change(directory)).cancel()
+            directory.close()
+            wait_until(lambda: not any(thread.name.startswith("leveret-directory") for thread in threading.enumerate()))
+
+    asyncio.run(scenario())
+
+
+def test_marks_of_moves_and_drains_do_not_wait_for_a_standby(dsn: str) -> None:
+    """The rows would stay locked meanwhile, and their owners could show no signs of life."""
+    from leveret.cluster.directory import Directory
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        await directory.enter("host:1")
+        open_shard(dsn)
+        other = Directory(ClusterSettings(dsn, "two", 0.6, True, shards=4))
+        await other.join()
+        with no_standby():
+            putting = await waiting_change(directory)
+            async with asyncio.timeout(TIMEOUT):
+                await other.want(0, "two")
+                await other.drain("one", True)
+                assert not await other.forget("one")
+                view = await directory.look(0)
+            assert ([owner.wanted for owner in view.owners], [node.draining for node in view.nodes]) == (["two"], [True])
+        await putting
+        other.close()
         directory.close()
 
     asyncio.run(scenario())

@@ -161,7 +161,7 @@ def test_slow_clients_are_disconnected(first: bytes) -> None:
         with socket.create_connection(("127.0.0.1", cluster.port)) as client:
             client.settimeout(60)
             client.sendall(first)
-            # Input that a busy machine sends too late resets the connection.
+            # Bytes that a busy machine sends too late reset the connection.
             with contextlib.suppress(ConnectionResetError):
                 while client.recv(4096):
                     pass

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from leveret.broker.log import RowsAddress
+from leveret.storage.cluster import ClusterSettings, Server
+from leveret.storage.row_sources import POSTGRESQL, RowSource, open_source
 from tests.cluster.sharded import running
 from tests.cluster.test_freeze import frozen
 from tests.cluster.test_nodes import Node
@@ -30,6 +33,21 @@ def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         primary.remove()
 
 
+def sealer_rows(dsn: str, primary: str) -> RowSource:
+    """Return the rows of shard 0 as its sealer reads them.
+
+    Args:
+        dsn: The address with all hosts.
+        primary: The address of the primary.
+    """
+    from leveret.storage.postgres_rows import address_fields
+
+    [(epoch,)] = execute(primary, "SELECT epoch FROM leveret.owner WHERE shard = 0")
+    [(system,)] = execute(primary, "SELECT system_identifier FROM pg_control_system()")
+    fields = address_fields(ClusterSettings(dsn, "one", 0.6, True), 0, epoch, Server(system, 1))
+    return open_source(RowsAddress(POSTGRESQL, fields, is_local=False))
+
+
 @pytest.mark.slow
 def test_a_primary_that_hangs_is_left_for_the_promoted_standby(
     tmp_path: Path, servers: tuple[PostgresServer, PostgresServer]
@@ -38,15 +56,19 @@ def test_a_primary_that_hangs_is_left_for_the_promoted_standby(
     old, new = servers
     database = old.database().rpartition("/")[2]
     hosts = f"{old.host}:{old.port},{new.host}:{new.port}"
-    node = Node(tmp_path / "one", f"postgresql://leveret@{hosts}/{database}?target_session_attrs=read-write")
+    dsn = f"postgresql://leveret@{hosts}/{database}?target_session_attrs=read-write"
+    node = Node(tmp_path / "one", dsn)
     with running(node):
         node.publish("/", b"before")
+        rows = sealer_rows(dsn, old.dsn(database))
+        rows.check_owner()
         assert old.process is not None
         with frozen(family(old.process.pid)):
             new.promote()
             wait_until(lambda: execute(new.dsn(database), "SELECT NOT pg_is_in_recovery()")[0][0])
             node.publish("/", b"promoted")
             node.ask("users.add", name="added", password="secret")
+            rows.check_owner()  # the statement waits for the old primary at first
         assert node.bodies("/") == [b"before", b"promoted"]
         assert node.log().count("a standby was promoted: leaving the old primary") == 2  # by the front and the shard
 

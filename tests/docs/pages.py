@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -93,3 +94,11 @@ def table_rows(path: Path) -> Iterator[list[str]]:
     for line in prose(path).splitlines():
         if line.startswith("|") and not re.fullmatch(r"[|\s:-]+", line):
             yield [html.unescape(cell.strip()) for cell in line.strip("|").split("|")]
+
+
+def table_widths(path: Path) -> Iterator[list[int]]:
+    """The number of cells in each line of every table, the line between head and body included."""
+    lines = re.sub(r"`[^`\n]*`|\\\|", "", prose(path)).splitlines()
+    for is_table, group in itertools.groupby(lines, lambda line: line.startswith("|")):
+        if is_table:
+            yield [line.rstrip().count("|") - 1 for line in group]

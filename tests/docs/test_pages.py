@@ -20,7 +20,20 @@ import yaml
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
 from leveret.spark.pipeline.load import load_pipeline
-from tests.docs.pages import DOCS, PAGES, all_blocks, anchors, at_broker, blocks, code, links, page_id, program_name, prose
+from tests.docs.pages import (
+    DOCS,
+    PAGES,
+    all_blocks,
+    anchors,
+    at_broker,
+    blocks,
+    code,
+    links,
+    page_id,
+    program_name,
+    prose,
+    table_widths,
+)
 from tests.support.broker import ROOT, Broker
 
 # Languages of blocks that are not checked by `test_blocks_are_checked`.
@@ -62,6 +75,12 @@ def test_links_resolve(page: Path) -> None:
         # The site that mkdocs builds contains only the pages and the files in their directories.
         if page.is_relative_to(DOCS):
             assert target.is_relative_to(DOCS), f"{link} leads out of docs/"
+
+
+@pages
+def test_the_lines_of_a_table_have_equal_numbers_of_cells(page: Path) -> None:
+    """Otherwise, the table is shown as text, or cells are in the wrong column."""
+    assert [widths for widths in table_widths(page) if len(set(widths)) > 1] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:

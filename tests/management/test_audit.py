@@ -301,5 +301,28 @@ def test_secrets_are_hidden_at_any_depth() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("amqp://me:p/w@h", "amqp://(hidden)@h"),
+        ("amqp://me:p?w@h/v", "amqp://(hidden)@h/v"),
+        ("amqp://me:p#w@h", "amqp://(hidden)@h"),
+        ("amqp://me:p@w@h", "amqp://(hidden)@h"),
+        ("amqp://token@h", "amqp://(hidden)@h"),
+        ("amqps://h?password=pw&verify=none", "(hidden)"),
+        ("from amqp://a:b@h to amqp://c:d@i", "from amqp://(hidden)@i"),
+    ],
+)
+def test_credentials_of_uris_are_hidden(uri: str, shown: str) -> None:
+    assert redacted({"uri": uri}) == {"uri": shown}
+
+
+def test_values_that_are_nested_deeply_are_hidden() -> None:
+    value: Any = "secret"
+    for _ in range(100):
+        value = [value]
+    assert "secret" not in str(redacted(value)) and "(hidden)" in str(redacted(value))
+
+
 def test_a_large_state_is_left_out() -> None:
     assert bounded({"x": "y" * 100_000}) == {"omitted": "100008 bytes; at most 65536 are kept"}

@@ -108,7 +108,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "why"), [("postgresql", "with pg_basebackup or pg_dump, as docs/cluster.md"), ("memory", "stores nothing")]
+    ("engine", "why"), [("postgresql", "with pg_basebackup, as docs/cluster.md"), ("memory", "stores nothing")]
 )
 def test_other_engines_are_refused(tmp_path: Path, engine: str, why: str) -> None:
     _, _, backups = make(tmp_path, engine=engine)

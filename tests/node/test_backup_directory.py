@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -62,10 +61,21 @@ def test_the_removal_of_a_backup_begins_with_its_manifest(
         assert synced and old not in synced[-1] and path.name in synced[-1]
         remove(path)
 
-    remove = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", removing)
+    remove = disk.remove_tree
+    monkeypatch.setattr(disk, "remove_tree", removing)
     backups.remove_old(1)
     assert old not in os.listdir(backups.path) and synced
+
+
+def test_the_database_of_a_removed_backup_is_freed_in_pieces(backups: BackupDirectory) -> None:
+    """Otherwise, syncs of the broker's log wait until all of it is freed."""
+    old, _ = make(backups), make(backups)
+    database = backups.path / old / "leveret.db"
+    with open(database, "wb") as file:
+        file.truncate(2 * disk.FREED_PIECE + 1)
+        backups.remove_old(1)
+        assert not database.exists()
+        assert os.fstat(file.fileno()).st_size == 1
 
 
 def test_a_manifest_of_a_later_format(backups: BackupDirectory) -> None:

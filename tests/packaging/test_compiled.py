@@ -171,7 +171,7 @@ def test_code_that_does_not_compile_is_reported(tmp_path: Path) -> None:
     (root / "src" / "leveret" / "hot" / "table.py").write_text("def plain(value: int) -> int:\n    return 'no'\n")
     with pytest.raises(RuntimeError, match=r"table\.py:2"):
         build_compiled.build(root / "src" / "leveret", root / "build" / "compiled", "hot.*\n")
-    assert run(root, "import leveret; print(leveret.build_info())") == "pure Python (not compiled)"
+    assert run(root, "import leveret; print(leveret.build_info())") == "pure Python: not compiled"
 
 
 def build_wheel(root: Path, **environment: str) -> Path:

@@ -71,6 +71,7 @@ def test_an_error_does_not_show_a_password() -> None:
 
 def test_credentials_are_removed() -> None:
     assert without_credentials("amqps://me:pw@far:5671/a%2Fb?password=x") == "amqps://far:5671/a%2Fb"
+    assert without_credentials("amqp://me:314/159@far/shop") == "amqp://***"
 
 
 def test_a_uri_without_a_host_is_local() -> None:

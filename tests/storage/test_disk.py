@@ -199,3 +199,36 @@ def test_directories_that_cannot_be_synced(
             disk.sync_to_root(tmp_path)
     else:
         disk.sync_to_root(tmp_path)
+
+
+def test_a_removed_file_keeps_the_content_of_its_other_names(tmp_path: Path) -> None:
+    content = os.urandom(2 * disk.FREED_PIECE + 1)
+    (tmp_path / "file").write_bytes(content)
+    os.link(tmp_path / "file", tmp_path / "link")
+    os.symlink("link", tmp_path / "symlink")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "symlink", "pipe"):
+        disk.remove_file(tmp_path / name)
+    assert os.listdir(tmp_path) == ["link"]
+    assert (tmp_path / "link").read_bytes() == content
+
+
+def test_a_file_that_cannot_be_removed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.remove_file(tmp_path / "missing")
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        disk.remove_file(tmp_path / "directory")
+
+
+def test_a_removed_directory_keeps_what_its_links_lead_to(tmp_path: Path) -> None:
+    kept, removed = tmp_path / "kept", tmp_path / "removed"
+    (removed / "below").mkdir(parents=True)
+    kept.mkdir()
+    (kept / "file").write_bytes(b"content")
+    (removed / "below" / "file").write_bytes(b"")
+    os.symlink(kept, removed / "directory")
+    os.symlink(kept / "file", removed / "below" / "link")
+    disk.remove_tree(removed)
+    assert os.listdir(tmp_path) == ["kept"]
+    assert (kept / "file").read_bytes() == b"content"

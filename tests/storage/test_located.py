@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from leveret.storage.located import Columns, LogReader, RowMoved, rebuild
 from leveret.storage.records import decode_overlay
 from leveret.storage.row_sources import RowSource, SourceFailed, open_source
 from tests.storage.harness import FakeQueue, Harness, content, log_at, message
+from tests.support.polling import wait_until
 from tests.support.postgres import execute, require_postgres, shared_server
 
 
@@ -265,6 +267,36 @@ def test_the_rows_of_a_shard_are_read_only_for_its_owner(dsn: str) -> None:
     rows.close()
     with pytest.raises(StorageFailed, match="has taken over shard 0"):
         harness.log.close()
+
+
+def test_an_owner_is_one_only_if_a_standby_answers(dsn: str) -> None:
+    """An old primary, whose standby was promoted, still has the epoch of the last owner there."""
+    harness = Harness(lambda: log_at(dsn))
+    rows = source(harness)
+    server = shared_server()
+    waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'leveret sealer'"
+    with ThreadPoolExecutor(1) as thread:
+        checked = thread.submit(rows.check_owner)
+
+        def waits_for_a_standby() -> bool:
+            nonlocal checked
+            if checked.done():
+                checked = thread.submit(rows.check_owner)
+            return server.execute(f"SELECT count(*) {waits}") == [(1,)]
+
+        server.reload(synchronous_standby_names="missing")
+        try:
+            wait_until(waits_for_a_standby)
+            server.execute(f"SELECT pg_cancel_backend(pid) {waits}")
+            with pytest.raises(SourceFailed, match=r"the wait for a standby .* the owner of shard 0 is unknown"):
+                checked.result()
+            # Rows are read nevertheless.
+            assert rows.read_row(1_000_000) is None
+        finally:
+            server.reload(synchronous_standby_names="")
+    rows.check_owner()
+    rows.close()
+    harness.log.close()
 
 
 def test_a_server_that_is_away_is_named(dsn: str) -> None:

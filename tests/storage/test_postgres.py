@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +20,18 @@ from leveret.broker.log import AWAY, FAILED, FULL, OK, Log
 from leveret.broker.message import Entry
 from leveret.storage.batch import Commit
 from leveret.storage.registry import make_logs
+from leveret.storage.row_sources import SourceFailed, open_source
 from leveret.storage.salvage import Salvage
-from tests.storage.harness import FakeQueue, Harness, Waiter, content, postgres_log
+from tests.storage.harness import FakeQueue, Harness, Loop, Waiter, content, postgres_log
 from tests.storage.test_model import LogMachine
 from tests.support.broker import Broker
 from tests.support.examples import examples
 from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute, require_postgres, shared_server
-from tests.support.proxy import Proxy
+from tests.support.proxy import Pair, Proxy
 
+# Seconds for what must not wait for a connection.
+TIMEOUT = 30.0
 TERMINATE = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE application_name = 'leveret' AND datname = current_database()"
@@ -191,6 +197,16 @@ def test_a_sign_of_life_is_as_old_as_its_question(dsn: str, tmp_path: Path) -> N
     store.close()
 
 
+def test_aborting_a_connection_whose_socket_was_closed(dsn: str, tmp_path: Path) -> None:
+    """The thread of the statement may close it at the same time, and another file may have its number then."""
+    store = claimed(dsn, tmp_path, 10_000)
+    session = store.session
+    with open(os.devnull, "rb") as other:
+        os.dup2(other.fileno(), session._pgconn.socket)
+    session.abort()
+    store.close()
+
+
 def test_signs_of_life_during_the_recovery_continue_over_another_connection(dsn: str, tmp_path: Path) -> None:
     store = claimed(dsn, tmp_path, 0.6)
 
@@ -202,6 +218,52 @@ def test_signs_of_life_during_the_recovery_continue_over_another_connection(dsn:
         wait_until(partial(lambda known: seen() != known, known))
         execute(dsn, TERMINATE)
     store.close()
+
+
+def test_signs_of_life_do_not_wait_for_a_host_that_does_not_answer(
+    server: PostgresServer, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leveret.storage import postgres_store
+
+    with socket.socket() as hung:
+        hung.bind((server.host, 0))  # refuses connections
+
+        class Later(postgres_store.Keeper):
+            """Connects when the first host accepts connections, but does not answer."""
+
+            def __init__(self, *arguments: Any) -> None:
+                hung.listen()
+                super().__init__(*arguments)
+
+        monkeypatch.setattr(postgres_store, "Keeper", Later)
+        hosts = f"{server.host}:{hung.getsockname()[1]},{server.host}:{server.port}"
+        store = claimed(f"{dsn.replace(f'{server.host}:{server.port}', hosts)}?connect_timeout=600", tmp_path, 0.6)
+        known = execute(dsn, "SELECT seen FROM leveret.owner")
+        wait_until(lambda: execute(dsn, "SELECT seen FROM leveret.owner") != known, within=TIMEOUT)
+        store.close()
+
+
+class FirstOnly(Proxy):
+    """A proxy whose first connection works. It never answers the others, as a host whose machine hangs."""
+
+    def _accept(self) -> None:
+        client = self.listener.accept()[0]
+        pair = Pair(client, socket.create_connection((self.broker.host, self.broker.port)))
+        self.pairs.append(pair)
+        for to_server in (True, False):
+            threading.Thread(target=self._pump, args=(pair, to_server, None), daemon=True).start()
+
+
+def test_a_start_does_not_wait_for_the_connection_of_its_signs_of_life(server: PostgresServer, dsn: str) -> None:
+    proxy = FirstOnly(Broker(server.host, server.port))
+    log = postgres_log(f"{through(proxy, dsn)}?connect_timeout=600")
+    log.open()
+    started = threading.Thread(target=log.start, args=(Loop().post,), daemon=True)
+    started.start()
+    started.join(TIMEOUT)
+    assert not started.is_alive()
+    log.close()
+    proxy.stop()
 
 
 def test_brokers_create_the_schema_at_the_same_time(dsn: str) -> None:
@@ -369,7 +431,15 @@ def test_an_old_primary_and_another_server_are_not_trusted() -> None:
         wait_until(lambda: second.execute("SELECT pg_is_in_recovery()") == [(False,)], second.log)
         switch(second)
         confirmed(b"after the promotion")
+        place = log.rows_address()
+        assert place is not None
+        rows = open_source(place)
+        rows.check_owner()
+        rows.close()
         switch(first)
+        # The epoch is the same there.
+        with pytest.raises(SourceFailed, match="an old primary"):
+            open_source(place).check_owner()
         harness.publish(queue, b"while an old primary answers")
         waiter = Waiter(log)
         log.flush()

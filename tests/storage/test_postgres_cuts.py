@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.message import Entry
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_schema import Statements
+from leveret.storage.sqlite import SqliteLog
 from tests.storage.harness import FakeQueue, Harness, content, postgres_log
 from tests.support.broker import Broker
 from tests.support.postgres import execute, require_postgres, shared_server
@@ -30,6 +33,39 @@ START = (
     b"FROM mark",
     b"FROM log WHERE id",
 )
+# Parts of the statements of an import before the commit that completes it. The first ones leave what others remove.
+IMPORT = (
+    b"to_regclass($1)",
+    b"CREATE SCHEMA leveret;",
+    b"SET importing = $1",
+    b"COMMIT",
+    b"CREATE SCHEMA leveret_s0;",
+    b"FOR SHARE",
+    b"COPY leveret_s0.log",
+    b"FROM pg_attribute",
+    b"SELECT importing FROM leveret.cluster FOR UPDATE",
+    b"SELECT nspname",
+    b"DROP SCHEMA leveret_s0",
+    b"DROP SCHEMA leveret CASCADE",
+    b"COPY leveret_s0.chunk",
+    b"COPY leveret_s0.metadata",
+    b"SELECT count(*), coalesce",
+    b"SET next_row",
+    b"INSERT INTO leveret.shared",
+    b"SET importing = NULL",
+)
+
+
+def cut_at(proxy: Proxy, part: bytes, *, answers: bool) -> None:
+    """Cut the connection at the next statement with this part, or its answer, once."""
+    if answers:
+        proxy.cut_answer_to = part
+    else:
+        proxy.cut_at = part
+
+
+def is_cut(proxy: Proxy) -> bool:
+    return not (proxy.cut_at or proxy.cut_answer_to)
 
 
 class Cutting:
@@ -51,14 +87,10 @@ class Cutting:
         self.harness = Harness(lambda: postgres_log(dsn.replace(f":{proxy.broker.port}/", f":{proxy.port}/")))
 
     def cut_at(self, part: bytes) -> None:
-        """Cut the connection at the next statement with this part, once."""
-        if self.answers:
-            self.proxy.cut_answer_to = part
-        else:
-            self.proxy.cut_at = part
+        cut_at(self.proxy, part, answers=self.answers)
 
     def is_cut(self) -> bool:
-        return not (self.proxy.cut_at or self.proxy.cut_answer_to)
+        return is_cut(self.proxy)
 
     def publish(self, body: bytes) -> None:
         self.entries += self.harness.publish(self.queue, body)
@@ -181,3 +213,41 @@ def test_the_connection_is_cut_at_each_statement_of_a_start(proxy: Proxy, answer
         assert cutting.is_cut(), part
         cutting.insert()
     cutting.harness.log.close()
+
+
+@pytest.mark.embedded("a data directory is imported")
+@pytest.mark.parametrize("answers", [False, True], ids=["before", "after"])
+def test_the_connection_is_cut_at_each_statement_of_an_import(proxy: Proxy, answers: bool, tmp_path: Path) -> None:
+    """The import fails, and the next one starts from the beginning, unless the database is complete."""
+    from leveret.cluster.importing import import_directory
+
+    bodies = [b"small", b"large" * 600_000]
+    source = Harness(lambda: SqliteLog(tmp_path, reserve_bytes=0))
+    source.publish(FakeQueue(1), *bodies)
+    source.log.put("kind", "key", b"value")
+    source.commit()
+    source.log.close()
+    dsn = shared_server().database()
+    settings = ClusterSettings(dsn.replace(f":{proxy.broker.port}/", f":{proxy.port}/"), "import", 0.6, True)
+
+    def failure(report: Callable[[str], None]) -> str:
+        with pytest.raises(StorageFailed) as failed:
+            import_directory(tmp_path, settings, report)
+        assert is_cut(proxy)
+        return str(failed.value)
+
+    def cut_at_last_commit(progress: str) -> None:
+        if "copied and compared" in progress:
+            cut_at(proxy, b"COMMIT", answers=answers)
+
+    for part in IMPORT:
+        cut_at(proxy, part, answers=answers)
+        assert "the import has failed" in failure(lambda progress: None), part
+    assert failure(cut_at_last_commit).endswith("start the broker, which says whether the import is complete")
+    if not answers:
+        with pytest.raises(StorageFailed, match="is not complete"):
+            postgres_log(dsn).open()
+        import_directory(tmp_path, settings, lambda progress: None)
+    harness = Harness(lambda: postgres_log(dsn))
+    assert harness.bodies(1) == bodies
+    harness.log.close()

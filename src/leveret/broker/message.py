@@ -174,7 +174,7 @@ class Overlay:
         self.shows_offset = False
         # In memory only: scopes of consumers that must not get the entry again, and the merged header as cached by its
         # protocol.
-        self.refused: list[object] = []
+        self.refused: dict[object, None] = {}
         self.rendered: bytes | None = None
 
 

@@ -19,6 +19,7 @@ from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.kept_files import SEGMENTS, KeptFiles
 from leveret.broker.metadata import Record
+from leveret.broker.segment_names import STORED_NAMES
 from leveret.broker.streams.tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
@@ -38,8 +39,7 @@ FIRST_RETRY: Final = 1_000
 MAX_RETRY_DELAY: Final = 300_000
 # Maximum number of read leases on one file.
 MAX_HOLDERS: Final = 1000
-# The fields of a segment that have other names in the manifest.
-_FIELDS: Final = {"octets": "bytes", "body_octets": "body_bytes", "footer_octets": "footer_bytes"}
+_ATTRIBUTES: Final = {stored: name for name, stored in STORED_NAMES.items()}
 
 
 class SegmentSettings:
@@ -148,29 +148,30 @@ class Segment:
     @staticmethod
     def unpack(value: bytes) -> Segment:
         """Decode the output of `pack`."""
-        fields = {_FIELDS.get(key, key): field for key, field in metadata.unpack(value).items()}
+        fields = _attributes_of(metadata.unpack(value))
         fields["starts"] = array("Q", fields["starts"])
         fields["times"] = array("Q", fields["times"])
         return Segment(**fields)
 
     def entry(self) -> Record:
-        """Return its manifest entry for control replies."""
-        return {
+        """Return its manifest entry, without the chunks."""
+        fields = {
             "id": self.id,
             "path": self.path,
             "first": self.first,
             "last": self.last,
             "count": self.count,
-            "octets": self.bytes,
-            "body_octets": self.body_bytes,
+            "bytes": self.bytes,
+            "body_bytes": self.body_bytes,
             "first_time": self.first_time,
             "last_time": self.last_time,
             "schema_version": self.schema_version,
             "crc32": self.crc32,
             "groups": self.groups,
-            "footer_octets": self.footer_bytes,
+            "footer_bytes": self.footer_bytes,
             "footer_crc32": self.footer_crc32,
         }
+        return {STORED_NAMES.get(name, name): value for name, value in fields.items()}
 
     def chunk_at(self, offset: int) -> int:
         """Return the number of the chunk with an offset of this segment, even if the message was erased."""
@@ -183,6 +184,11 @@ class Segment:
     def chunk_last(self, number: int) -> int:
         """Return the latest possible append time of a message in a chunk."""
         return self.times[number + 1] if number + 1 < len(self.times) else self.last_time
+
+
+def _attributes_of(entry: Record) -> Record:
+    """Return the attributes in a manifest entry."""
+    return {_ATTRIBUTES.get(name, name): value for name, value in entry.items()}
 
 
 class Written:
@@ -211,6 +217,23 @@ class Written:
         self.schema_version = schema_version
         self.footer_bytes = footer_bytes
         self.footer_crc32 = footer_crc32
+
+    @staticmethod
+    def read(entry: Record) -> Written:
+        """Return the report in a manifest entry of the store, whose offsets and times are ignored."""
+        fields = _attributes_of(entry)
+        return Written(
+            fields["id"],
+            fields["path"],
+            fields["count"],
+            fields["bytes"],
+            fields["body_bytes"],
+            fields["crc32"],
+            list(fields["groups"]),
+            fields["schema_version"],
+            fields["footer_bytes"],
+            fields["footer_crc32"],
+        )
 
     def segment(
         self, first: int, last: int, first_time: int, last_time: int, starts: array[int], times: array[int]

@@ -64,15 +64,23 @@ def freeze(value: FieldValue) -> Frozen:
 
 
 def compact_key(value: FieldValue) -> Frozen:
-    """Return a key for a field value that can be compared quickly: as `freeze` returns it, or the hash of a large one.
+    """Return a key for a field value that can be compared quickly: as `freeze` returns it, but as text if it is compound.
 
-    Binary and text with the same bytes have the same key. The key of None is None.
+    Binary and text with the same bytes have the same key. The key of None is None. A large value is replaced by its hash.
+    Python salts the hashes of text, but not those of tuples, of which a client could find many with the same hash.
     """
-    key = freeze(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value)
-    if isinstance(key, tuple) or (isinstance(key, (str, bytes)) and len(key) > MAX_KEY):
-        text = repr(key)
-        if len(text) > MAX_KEY:
-            return "sha256", sha256(text.encode("utf-8", "surrogatepass")).digest()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = bytes(value).decode("utf-8", "surrogateescape")
+    key = freeze(value)
+    if isinstance(key, tuple):
+        key = key[0], repr(key)
+        text = key[1]
+    elif isinstance(key, str):
+        text = key
+    else:
+        return key
+    if len(text) > MAX_KEY:
+        return "sha256", sha256(text.encode("utf-8", "surrogatepass")).digest()
     return key
 
 

@@ -32,7 +32,7 @@ COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
     "backup": ("leveret.cli.backup:backup", "Back up a running broker."),
-    "restore": ("leveret.cli.backup:restore", "Restore a backup to a new data directory."),
+    "restore": ("leveret.cli.backup:restore", "Restore or check a backup."),
     "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "completion": ("leveret.cli.completion:completion", "Print the completions for a shell."),
@@ -61,13 +61,13 @@ COMMANDS = {
         "Delete all objects of a kind whose names match a pattern.",
     ),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
-    "shards": ("leveret.cli.shards:shards", "List shards: the processes that the vhosts are in."),
+    "shards": ("leveret.cli.shards:shards", "List the shards: the processes that serve the vhosts."),
     "cluster": ("leveret.cli.cluster:cluster", "List the nodes of a cluster, and move shards between them."),
     "policies": ("leveret.cli.policies:policies", "List, set and delete policies."),
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),
-    "shovel": ("leveret.cli.shovel:shovel", "List, show and restart shovels."),
-    "migrate": ("leveret.cli.migrate:migrate", "Migrate from RabbitMQ: definitions and messages."),
+    "shovel": ("leveret.cli.shovel:shovel", "List, show and restart shovels, and move queues."),
+    "migrate": ("leveret.cli.migrate:migrate", "Migrate from RabbitMQ: definitions, shovels and messages."),
     "global-parameters": ("leveret.cli.parameters:global_parameters", "List, set and delete global parameters."),
     "definitions": ("leveret.cli.definitions:definitions", "Export, import and compare definitions."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
@@ -102,6 +102,13 @@ class _Commands(click.Group):
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         refuse_renamed(arguments)
+        name = arguments[0]
+        if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"unknown command '{name}'{hint}", context)
         return super().resolve_command(context, arguments)
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -141,9 +148,9 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def leveret(context: click.Context) -> None:
     """A durable message broker that speaks AMQP.
 
-    `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
-    commands, except `serve`, `check`, `restore`, `config`, `doctor` and `completion`, manage a running Leveret broker
-    through the control socket in its data directory, or, except `backup`, through its HTTP API
+    `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). `serve`, `check`,
+    `backup`, `restore`, `config` and `doctor` run on the machine of the broker. The other commands manage a running broker:
+    through the control socket in its data directory, or from another machine through its HTTP API
     (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leveret.cli.failed import ERROR, INCOMPLETE, REFUSED, Failed
+from leveret.cli.failed import ERROR, INCOMPLETE, NO_BROKER, REFUSED, Failed
 from leveret.cli.output import StatusLine, moment, show_json, size
 from leveret.cli.remote import current, data_directory, remote_options, selected_url
 
@@ -42,21 +42,25 @@ _SECOND: Final = 1000
 def backup(directory: Path, keep: int, leave_out_remote: bool) -> None:
     """Back up a running broker to the directory DIR, which is created if it is missing.
 
-    The backup has everything that was confirmed before the command began. Clients are served meanwhile. Sealed segments are
-    hard links if DIR is on the same file system, and those that DIR has already are not copied again. Run it as the user of
-    the broker, or as root, for whom it continues as that user.
+    The backup has everything that was confirmed before the command began. The broker keeps serving clients. Sealed segments
+    are hard links if DIR is on the same file system, and those that DIR already has are not copied again. Run the command
+    as the user of the broker, or as root: it then continues as that user.
 
-    Exit codes: 0 if the backup is complete, 1 if it failed, or if the broker itself lacks segments or uploads. In these
-    cases, earlier backups stay.
+    Exit codes: 0 if the backup is complete, 1 if it failed, or if the broker itself lacks segments or uploads. Earlier
+    backups then stay.
     """
     if selected_url() is not None:
         raise click.UsageError(
             "`leveret backup` copies files on the machine of the broker; run it there, without --url and LEVERET_URL"
         )
-    broker = current()
+    broker, data = current(), data_directory()
+    if not data.is_dir():
+        raise Failed(
+            f"the data directory {data} does not exist; select that of the broker with --data-dir or --config", NO_BROKER
+        )
     began = time.monotonic()
     with StatusLine(not broker.as_json) as line:
-        made = _back_up(directory.absolute(), data_directory(), keep, broker.call, line.show, leave_out_remote)
+        made = _back_up(directory.absolute(), data, keep, broker.call, line.show, leave_out_remote)
     seconds = time.monotonic() - began
     if broker.as_json:
         _show_json(made, seconds)
@@ -112,11 +116,12 @@ def _show_json(made: MadeBackup, seconds: float) -> None:
 def _show(made: MadeBackup, seconds: float) -> None:
     segments = sum(len(log.segments) for log in made.manifest.logs)
     left_out = _left_out(made)
-    click.echo(
-        f"backup {made.name} is complete: copied {size(made.copied_bytes)} in {seconds:.1f} s; segments: {segments}, of"
-        f" which {made.linked} linked, {made.copied} copied, {made.unchanged} unchanged"
-        + (f"; left out: {left_out}" if left_out else "")
-    )
+    said = f"backup {made.name} is complete: copied {size(made.copied_bytes)} in {seconds:.1f} s"
+    if segments:
+        said += f"; segments: {segments}, of which {made.linked} linked, {made.copied} copied, {made.unchanged} unchanged"
+    if left_out:
+        said += f"; segments left out: {left_out}"
+    click.echo(said)
     for problem in made.manifest.problems:
         click.echo(f"MISSING   {problem}")
 
@@ -167,7 +172,7 @@ def restore(directory: Path, data_dir: Path | None, checks_only: bool, name: str
     """Restore a backup from the directory DIR to a new data directory, or check it.
 
     Checks the manifest, the size and checksum of each file, each row and definition in the databases, and that all files
-    that these name are there. If anything is damaged, it names the first damaged file, and restores nothing.
+    that these name exist. If anything is damaged, the command names the first damaged file, and restores nothing.
 
     Exit codes of --check: 0 if the backup is intact and complete, 1 if anything is damaged, or was missing at the broker,
     4 if the backup cannot be checked.

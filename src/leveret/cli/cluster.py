@@ -9,7 +9,7 @@ from leveret.cli.cluster_status import age, cluster_lines
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import Columns, Item, show_json, show_table, text
-from leveret.cli.remote import current, remote_options
+from leveret.cli.remote import Remote, current, remote_options
 
 _NODES: Columns = (
     ("name", "node"),
@@ -41,27 +41,43 @@ _DRAIN_TIMEOUT = 90.0
 @listing("Show and check a cluster of nodes, and move shards between them.")
 def cluster() -> None:
     """List the nodes with the shards that they own."""
-    current().show_list("nodes.list", _NODES, ("name",))
+    _show_nodes()
 
 
 @cluster.command("nodes")
 @remote_options
 def nodes() -> None:
     """List the nodes with the shards that they own."""
-    current().show_list("nodes.list", _NODES, ("name",))
+    _show_nodes()
+
+
+def _show_nodes() -> None:
+    broker = current()
+    broker.show_list("nodes.list", _NODES, ("name",))
+    _warn_if_old(broker)
+
+
+def _warn_if_old(broker: Remote) -> None:
+    """Print a warning if a list that was printed is older than the last answer of the database."""
+    problem = broker.call("cluster.status")["problem"]
+    if problem:
+        click.echo(f"warning: the list is as it was when the database last answered: {text(problem)}", err=True)
 
 
 @cluster.command("shards")
 @remote_options
 def shards() -> None:
     """List the shards with their owners, epochs and take-overs."""
-    current().show_list("shards.list", _SHARDS)
+    broker = current()
+    broker.call("nodes.list")  # refused by a broker whose shards have no owners
+    broker.show_list("shards.list", _SHARDS)
+    _warn_if_old(broker)
 
 
 @cluster.command("status")
 @remote_options
 def status() -> None:
-    """Show the database, its replication, the nodes and the last take-over."""
+    """Show the database, the nodes and the last take-over."""
     broker = current()
     found: Item = broker.call("cluster.status")
     if broker.as_json:
@@ -74,7 +90,10 @@ def status() -> None:
 @cluster.command("check")
 @remote_options
 def check() -> None:
-    """Check the database, its replication, clocks, versions, nodes and links. Exits with 1 if something must be changed."""
+    """Check the cluster: the database and the nodes.
+
+    Covers replication, clocks, versions and links. Exits with 1 if something must be changed.
+    """
     broker = current()
     found: list[Item] = broker.call("cluster.check")
     faults = [finding for finding in found if not finding["good"]]
@@ -103,7 +122,7 @@ def move(shard: int, node: str) -> None:
 @click.option("--off", is_flag=True, help="Let the node own shards again.")
 @remote_options
 def drain(node: str, off: bool) -> None:
-    """Move all shards away from NODE, which claims none until `--off` or its restart."""
+    """Move all shards away from NODE. It claims none until `--off` or its restart."""
     current(_DRAIN_TIMEOUT).call("nodes.drain", name=node, on=not off)
     click.echo(f"node '{node}' owns shards again" if off else f"node '{node}' owns no shards")
 

@@ -53,9 +53,10 @@ def _database(store: str | None, config_path: Path | None, settings: tuple[str, 
 @click.argument("data_dir", metavar="DATA_DIR", type=click.Path(path_type=Path))
 @_store_options
 def import_data(data_dir: Path, store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
-    """Copy the messages and definitions of a stopped broker from DATA_DIR into an empty PostgreSQL database.
+    """Copy a data directory into an empty PostgreSQL database.
 
-    DATA_DIR stays as it is. Set `cluster.shards` if several processes have used it.
+    Copies the messages and definitions of a stopped broker. DATA_DIR stays as it is. Set
+    `cluster.shards` if several processes have used it.
     """
     with _database(store, config_path, settings) as database:
         from leveret.cluster.importing import import_directory
@@ -67,7 +68,7 @@ def import_data(data_dir: Path, store: str | None, config_path: Path | None, set
 @click.command()
 @_store_options
 def upgrade(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
-    """Raise the formats of the database to those of this version, once all live nodes know them."""
+    """Raise the formats of the database. They become those of this version, once all live nodes know them."""
     with _database(store, config_path, settings) as database:
         from leveret.storage.postgres_formats import upgrade as raise_formats
 
@@ -77,7 +78,7 @@ def upgrade(store: str | None, config_path: Path | None, settings: tuple[str, ..
 @click.command()
 @_store_options
 def restored(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
-    """Prepare a database that was restored from a backup for new nodes: those of before cannot write to it."""
+    """Prepare a restored database for new nodes. Nodes from before the restore cannot write to it any more."""
     with _database(store, config_path, settings) as database:
         from leveret.storage.postgres_formats import mark_restored
 

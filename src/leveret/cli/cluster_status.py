@@ -10,12 +10,15 @@ _MIN_WAIT = 1.0
 
 def cluster_lines(cluster: Item) -> list[tuple[str, str]]:
     """Return the name and the value of each line about a cluster."""
-    lines = [("database", f"PostgreSQL {cluster['version']} at {cluster['database']}")]
+    lines: list[tuple[str, str]] = []
+    if cluster["version"]:
+        lines.append(("database", f"PostgreSQL {cluster['version']} at {text(cluster['database'])}"))
     if cluster["problem"]:
         lines.append(("problem", text(cluster["problem"])))
-    lines.append(("replication", text(cluster["synchronous"]) or "one disk (no synchronous standby)"))
-    lines += [("standby", _standby(standby)) for standby in cluster["standbys"]]
-    lines.append(("waits for a standby", _wait(cluster["waiting"], cluster["waiting_seconds"])))
+    if cluster["version"]:  # otherwise, the database has not told its state yet
+        lines.append(("replication", text(cluster["synchronous"]) or "one disk (no synchronous standby)"))
+        lines += [("standby", _standby(standby)) for standby in cluster["standbys"]]
+        lines.append(("waits for a standby", _wait(cluster["waiting"], cluster["waiting_seconds"])))
     counts = [f"{count} {state}" for state, count in cluster["nodes"].items() if count]
     lines.append(("nodes", ", ".join(counts)))
     unreached = [

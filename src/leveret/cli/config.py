@@ -37,7 +37,9 @@ def config() -> None:
 @click.option("--changed", is_flag=True, help="Only settings that are not defaults.")
 @config_options
 def show(config_path: Path | None, settings: tuple[str, ...], as_json: bool, changed: bool) -> None:
-    """Print the configuration that `leveret serve` would use, as TOML, with the source of each setting.
+    """Print the effective configuration as TOML.
+
+    It is that of `leveret serve`, with the source of each setting.
 
     Passwords and the database's address are not shown.
     """
@@ -118,9 +120,9 @@ def _unusable(loaded: Config) -> Iterator[str]:
 @click.option("--running", is_flag=True, help="Compare with the running broker of the data directory.")
 @config_options
 def diff(config_path: Path | None, settings: tuple[str, ...], as_json: bool, running: bool) -> None:
-    """Compare the configuration with the defaults, or with that of the running broker.
+    """Compare with the defaults, or with the running broker.
 
-    With --running, tells which differences SIGHUP applies, and which need a restart. Passwords are not compared.
+    With --running, shows which differences SIGHUP applies, and which need a restart. Passwords are not compared.
     """
     from leveret.cli.serving import needs_restart
     from leveret.config import Config

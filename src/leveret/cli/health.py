@@ -35,7 +35,7 @@ def health(alarms: bool, indexed: bool, listeners: tuple[str, ...], timeout: flo
     """Check a broker, for probes of containers and load balancers.
 
     Fails if the broker does not answer or its log does not accept commits. The exit code is 0 for a healthy broker, 1 for
-    another one, and 3 if none answers.
+    an unhealthy one, and 3 if none answers.
     """
     broker = current(timeout)
     found: Item = broker.call("health")

@@ -53,7 +53,7 @@ _UNCERTAIN: Final = "internal-error"
 @in_vhost_option
 @remote_options
 def export(queue: str, output: str, form: Form, ids: tuple[int, ...], count: int | None, **options: Reply) -> None:
-    """Write messages of QUEUE to a file, with all properties, headers and types. They stay in the queue."""
+    """Write messages of QUEUE to a file. It has all properties, headers and types. The messages stay in the queue."""
     broker = current()
     wanted = {key: value for key, value in options.items() if value not in (None, [], "", 0)}
     if ids and (count or not wanted.keys() <= {"vhost", "state", "encoding", "queue_id"}):
@@ -124,7 +124,7 @@ def _show_exported(broker: Remote, exported: Export, queue: str, output: str) ->
 @in_vhost_option
 @remote_options
 def import_messages(file: str, exchange: str | None, routing_key: str | None, queue: str | None, vhost: str) -> None:
-    """Publish the messages of FILE, which `export` has written; - is standard input."""
+    """Publish the messages of a file. `export` has written FILE; - is standard input."""
     if queue is not None and (exchange is not None or routing_key is not None):
         raise click.UsageError("--queue excludes --exchange and --routing-key")
     broker = current()

@@ -16,7 +16,7 @@ from leveret.cli.definitions import progress_of, run_conversation, show_report
 from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.http_options import CA, URL
 from leveret.cli.migration.plan import Finding, findings, only_vhost, reason_to_stay
-from leveret.cli.migration.source import Key, Row, Source, amqp_uri, key_of, label_of, with_ca, without_vhost
+from leveret.cli.migration.source import Key, Row, Source, amqp_uri, check_without_vhost, key_of, label_of, with_ca
 from leveret.cli.output import Item, counted, show_json, show_table
 from leveret.cli.remote import Remote, current, remote_options, selected_url
 from leveret.cli.shovel import add_origin_option
@@ -99,6 +99,9 @@ def migrate(
     """
     if (follow or with_consumers or add_origin_headers) and not moves_messages:
         raise click.UsageError("--follow, --with-consumers and --add-origin-headers need --messages")
+    for option, uri in (("--from-amqp", from_amqp), ("--to-amqp", to_amqp)):
+        if uri is not None:
+            check_without_vhost(option, uri)
     # These import the client.
     from leveret.cli.migration.moving import QueueMoves
     from leveret.cli.migration.shovels import DynamicShovels
@@ -126,8 +129,8 @@ def migrate(
     if moves_messages:
         movable = [row for row in queues if not reason_to_stay(row)]
         existing = _existing(target, movable, accept_unsupported)
-        from_uri = source.amqp_uri() if from_amqp is None else without_vhost("--from-amqp", from_amqp)
-        to_uri = _target_uri(target, source) if to_amqp is None else without_vhost("--to-amqp", to_amqp)
+        from_uri = source.amqp_uri() if from_amqp is None else from_amqp
+        to_uri = _target_uri(target, source) if to_amqp is None else to_amqp
         if from_uri == to_uri:
             raise Failed("the source and the destination are the same broker")
         moves = partial(

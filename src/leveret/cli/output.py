@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
 
 # Longer tables are printed as plain columns, because rich takes too long to lay them out.
 MAX_RICH_ROWS = 1000
 _CLEAR_LINE = "\r\x1b[K"
+# Spaces between two columns and at both edges on a terminal.
+_GAP = 3
+_EDGES = 2
+# Cells that are left out if a table is too wide and a column has no others.
+_SAYS_NOTHING = ("", "0", "0 B", "no")
 
 # Any part of a decoded JSON reply.
 Reply: TypeAlias = Any
@@ -105,18 +113,37 @@ def show_table(items: Sequence[Item], columns: Columns) -> None:
         _show_plain(headings, rows, right)
 
 
-def _show_rich(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[bool]) -> None:
+def _show_rich(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    widths = [max(map(cell_len, cells)) for cells in zip(headings, *rows, strict=True)]
+    shown = _fitting(widths, rows, console.width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading, at_right in zip(headings, right, strict=True):
-        table.add_column(heading, justify="right" if at_right else "left", overflow="fold")
+    for index in shown:
+        justify: JustifyMethod = "right" if right[index] else "left"
+        table.add_column(headings[index], justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*(Text(row[index]) for index in shown))
+    console.print(table)
+    hidden = [heading for index, heading in enumerate(headings) if index not in shown]
+    if hidden:
+        click.echo(f"not shown, because all are empty, 0 or no: {', '.join(hidden)}")
+
+
+def _fitting(widths: Sequence[int], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns to show: without those that say nothing, from the right, until the others fit on a line."""
+    shown = list(range(len(widths)))
+    for index in reversed(range(len(widths))):
+        if sum(widths[column] + _GAP for column in shown) <= width + _GAP - _EDGES:
+            break
+        if rows and all(row[index] in _SAYS_NOTHING for row in rows):
+            shown.remove(index)
+    return shown
 
 
 def _show_plain(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:

@@ -175,7 +175,7 @@ def messages() -> None:
 def browse(
     queue: str, state: str, offset: int, since: str, count: int, truncate: int | None, encoding: str, vhost: str
 ) -> None:
-    """Show messages of QUEUE without taking them: they are neither requeued nor marked as redelivered."""
+    """Show messages of QUEUE without taking them. They are neither requeued nor marked as redelivered."""
     _show(current(), count, truncate, vhost=vhost, queue=queue, state=state, offset=offset, since=since, encoding=encoding)
 
 
@@ -190,7 +190,7 @@ def browse(
 @in_vhost_option
 @remote_options
 def search(queue: str, count: int, truncate: int | None, **options: Reply) -> None:
-    """Show the messages of QUEUE that match conditions or a selector, without taking them."""
+    """Search messages of QUEUE without taking them. Shows those that match the conditions and the selector."""
     if not options["where"] and not options["selector"]:
         raise click.UsageError("expected --where or --selector")
     _show(current(), count, truncate, queue=queue, **options)
@@ -214,7 +214,7 @@ def move(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
 @in_vhost_option
 @remote_options
 def copy(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
-    """Copy ready messages of QUEUE, which may be a stream, to a queue or an exchange."""
+    """Copy ready messages of QUEUE to a queue or an exchange. QUEUE may be a stream."""
     _relocate("copy", "copied", dry_run, vhost=vhost, queue=queue, **_target(options), **_selection(options))
 
 
@@ -225,7 +225,7 @@ def copy(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
 @in_vhost_option
 @remote_options
 def preview(queue: str, vhost: str, **options: Reply) -> None:
-    """Count the messages of QUEUE that `move` would move, and those that no queue would get. Moves none."""
+    """Count the messages that `move` would move. Also counts those of QUEUE that no queue would get. Moves none."""
     _preview(vhost=vhost, queue=queue, **_target(options), **_selection(options))
 
 
@@ -237,7 +237,7 @@ def preview(queue: str, vhost: str, **options: Reply) -> None:
 @in_vhost_option
 @remote_options
 def dead_letters(queue: str, where: list[Item], selector: str | None, since: str, header: str | None, vhost: str) -> None:
-    """Count the messages of QUEUE by the reason, the queue and the exchange of their last death."""
+    """Count dead letters by reason and origin. Groups them by the reason, queue and exchange of their last death."""
     _show_groups(current(), vhost=vhost, queue=queue, where=where, selector=selector, since=since, header=header)
 
 
@@ -248,7 +248,7 @@ def dead_letters(queue: str, where: list[Item], selector: str | None, since: str
 @in_vhost_option
 @remote_options
 def replay(queue: str, vhost: str, to_origin_exchange: bool, dry_run: bool, **options: Reply) -> None:
-    """Move dead letters of QUEUE to the queues in which they died last. A message that no queue takes stays."""
+    """Move dead letters to the queues in which they died. A message that no queue takes stays in QUEUE."""
     target = {"to_origin_exchange": True} if to_origin_exchange else {"to_origin": True}
     request = {"vhost": vhost, "queue": queue, **target, **_selection(options)}
     if dry_run:
@@ -293,7 +293,10 @@ def resend(
     queue_id: int | None,
     vhost: str,
 ) -> None:
-    """Publish a changed copy of message ID of QUEUE, and delete the message. Without an option, a part stays as it is."""
+    """Replace a message by a changed copy.
+
+    Publishes a copy of message ID of QUEUE, and deletes the message. A part without an option stays as it is.
+    """
     if payload is not None and payload_file is not None:
         raise click.UsageError("--payload excludes --payload-file")
     encoding = None

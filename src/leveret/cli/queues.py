@@ -80,7 +80,7 @@ def delete(name: str, vhost: str, if_unused: bool, if_empty: bool) -> None:
 @in_vhost_option
 @remote_options
 def purge(name: str, vhost: str) -> None:
-    """Remove all ready messages from a queue; unacked messages stay."""
+    """Remove all ready messages from a queue. Unacked messages stay."""
     result = current().call("queues.purge", name=name, vhost=vhost)
     click.echo(f"purged {result['messages']} messages from queue '{name}'")
 
@@ -90,7 +90,7 @@ def purge(name: str, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def pause(name: str, vhost: str) -> None:
-    """Stop deliveries from a queue until it is resumed, also after a restart. Publishes continue."""
+    """Stop deliveries from a queue. It accepts messages, and stays paused after a restart, until it is resumed."""
     current().call("queues.pause", name=name, vhost=vhost)
     click.echo(f"paused queue '{name}'")
 
@@ -115,7 +115,7 @@ _DONE = {"purge": "purged", "pause": "paused", "resume": "resumed"}
 @click.option("--dry-run", is_flag=True, help="Print the names, and change nothing.")
 @remote_options
 def change_matching(action: str, pattern: str, vhost: str, dry_run: bool) -> None:
-    """Purge, pause or resume all queues whose names match the RE2 expression PATTERN."""
+    """Purge, pause or resume queues by pattern. PATTERN is an RE2 expression for their names."""
     broker = current()
     done = f"would {action}" if dry_run else _DONE[action]
     after: int | None = 0

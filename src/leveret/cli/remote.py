@@ -172,8 +172,11 @@ def _http_control(url: str, token: str | None, ca: Path | None) -> HttpControl:
     from leveret.management.http_client import HttpControl
     from leveret.management.http_endpoint import InvalidUrl
 
+    token = token or os.environ.get("LEVERET_TOKEN") or None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise click.UsageError("the access token has other than printable ASCII characters (--token, LEVERET_TOKEN)")
     try:
-        return HttpControl(url, token or os.environ.get("LEVERET_TOKEN") or None, ca)
+        return HttpControl(url, token, ca)
     except InvalidUrl as error:
         raise click.UsageError(str(error)) from None
 

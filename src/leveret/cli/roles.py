@@ -29,7 +29,7 @@ def roles(user: str | None) -> None:
 )
 @remote_options
 def grant(user: str, role: str, vhosts: str, names: str) -> None:
-    """Grant a role to a user. The roles of a user have the place of its permissions in the HTTP API."""
+    """Grant a role to a user. In the HTTP API, the roles of a user replace its permissions."""
     current().call("roles.grant", user=user, role=role, vhosts=vhosts, names=names)
     click.echo(f"granted role '{role}' to user '{user}'")
 

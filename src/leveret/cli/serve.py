@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--host", help="Address to listen on.  [default: localhost]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 5672]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.  [default: ~/.local/share/leveret]")
 @click.option("--store", metavar="URL", help="PostgreSQL database for messages, instead of the data directory.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")

@@ -18,7 +18,7 @@ COLUMNS: Columns = (
 )
 
 
-@listing("List the shards: the processes that the vhosts are in.")
+@listing("List the shards: the processes that serve the vhosts.")
 def shards() -> None:
     """List the shards with their vhosts."""
     broker = current()

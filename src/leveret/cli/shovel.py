@@ -87,10 +87,12 @@ def queue(
     add_origin_headers: bool,
     quiet: bool,
 ) -> None:
-    """Move all messages of the queue SOURCE to the queue DESTINATION, of any two AMQP brokers.
+    """Move all messages of a queue to another one.
 
-    Both are URLs with a vhost and a queue, such as amqp://user:password@old/%2F/orders. The destination is declared as a
-    durable queue with each --argument, unless it exists.
+    SOURCE and DESTINATION are queues of any two AMQP 0-9-1 brokers.
+
+    Both are URLs with a vhost and a queue, such as amqp://user:password@old/%2F/orders. SOURCE may speak AMQP 1.0 instead.
+    The destination is declared as a durable queue with each --argument, unless it exists.
 
     Messages keep their order, and leave the source when the destination has confirmed them. The command may be killed at
     any point and run again: nothing is lost, and messages that were in transit may arrive twice.

@@ -26,7 +26,8 @@ def status() -> None:
     shards: list[Item] = found.pop("shards", [])
     cluster: Item | None = found.pop("cluster", None)
     for name, value in _flat(found):
-        click.echo(f"{label(name):<22} {value}")
+        if value:
+            click.echo(f"{label(name):<22} {value}")
     if cluster is not None:
         for name, value in cluster_lines(cluster):
             click.echo(f"{name:<22} {value}")

@@ -366,9 +366,9 @@ def _show_once(looks: _Looks, view: str, sort: str, reverse: bool, as_json: bool
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between two looks at the broker.",
+    help="Seconds between two updates.",
 )
-@click.option("--once", is_flag=True, help="Print one view with the rates of an interval, and end.")
+@click.option("--once", is_flag=True, help="Print one view with the rates of one interval, and exit.")
 @click.option("--view", type=click.Choice(tuple(_VIEWS)), default="queues", show_default=True, help="The view.")
 @click.option("--sort", metavar="COLUMN", help="Sort by this column; by default, ready or received.")
 @click.option("--reverse", is_flag=True, help="Reverse the order.")

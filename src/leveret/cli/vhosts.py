@@ -118,7 +118,7 @@ def change(name: str, **settings: Unpack[Settings]) -> None:
 @click.argument("name")
 @remote_options
 def trace(state: str, name: str) -> None:
-    """Switch the firehose of a vhost: copies of all messages to the exchange amq.rabbitmq.trace."""
+    """Switch the firehose of a vhost. It copies all messages to the exchange amq.rabbitmq.trace."""
     current().call("vhosts.trace", name=name, on=state == "on")
     click.echo(f"tracing of vhost '{name}' is {state}")
 

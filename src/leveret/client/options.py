@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 from leveret.client.errors import InvalidUrl
 from leveret.client.events import EventCallback
-from leveret.client.parameters import bad_option
+from leveret.client.parameters import SECRET, bad_option
 from leveret.wire.amqp0.values import FieldMapping
 
 _INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
@@ -77,6 +77,7 @@ class ConnectOptions(TypedDict, total=False):
     client_properties: dict[str, Any] | None
     addresses: Text
     container_id: Text
+    hostname: Text
     tracing: Text
     on_event: EventCallback | None
     # pika
@@ -209,6 +210,7 @@ _OWN: Final = {
     "server_name": _server_name,
     "addresses": _unchanged,
     "container_id": _unchanged,
+    "hostname": _unchanged,
     "tracing": _unchanged,
 }
 _SYNONYMS: Final = {
@@ -259,7 +261,7 @@ def read_options(options: Iterable[tuple[str, Setting]], query: bool) -> dict[st
         else:
             option = _OPTIONS.get(name)
             if option is None:
-                raise _unknown(name, query)
+                raise _unknown(name, query, "@" in name or not names.keys().isdisjoint(SECRET))
             # None means "not given", as passed by wrappers, or no limit for an optional timeout.
             pairs = {option.target: None if value is None else option.read(name, value)}
             if value is None and option.target not in _OPTIONAL_TIMES:
@@ -287,7 +289,9 @@ def read_port(text: str) -> int:
     return int(text)
 
 
-def _unknown(name: str, query: bool) -> InvalidUrl:
+def _unknown(name: str, query: bool, may_be_secret: bool) -> InvalidUrl:
+    if query and may_be_secret:
+        return InvalidUrl("unknown option; expected '?', '@' and '&' in passwords encoded as %3F, %40, %26")
     nearest = difflib.get_close_matches(name.lower(), _ALL[: -len(_KEYWORD_ONLY)] if query else _ALL, 1, 0.0)[0]
     return InvalidUrl(f"unknown option {name[:40]!r}; did you mean {nearest!r}")
 

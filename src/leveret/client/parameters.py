@@ -60,6 +60,8 @@ class Parameters:
             "auto" depends on the server's properties.
         container_id: Identity of the client over AMQP 1.0, required for named links that outlast a connection; "" for a
             random one.
+        hostname: Host name in the `open` of AMQP 1.0, from which servers take the vhost; "" for "vhost:NAME" with the
+            name of `vhost`, or for `host` if `vhost` is "/".
         tracing: "propagate" adds the current OpenTelemetry context to publishes if `opentelemetry-api` is installed,
             "spans" also starts a span for each `Message.process`, and "off" does neither.
         on_event: Called with each event of the connection.
@@ -94,6 +96,7 @@ class Parameters:
     client_properties: dict[str, Any] = field(default_factory=dict, hash=False)
     addresses: str = "auto"
     container_id: str = ""
+    hostname: str = ""
     tracing: str = "propagate"
     on_event: EventCallback | None = field(default=None, repr=False, compare=False)
 
@@ -258,10 +261,11 @@ _TEXTS: Final = (
     "server_name",
     "addresses",
     "container_id",
+    "hostname",
     "tracing",
 )
 _CHOICES: Final = {"protocol": PROTOCOLS, "mechanism": MECHANISMS, "addresses": ADDRESSES, "tracing": TRACING}
-_SECRET: Final = ("password", "keypassword")
+SECRET: Final = ("password", "keypassword")
 _INTEGERS: Final = {
     "port": (0, 65535),
     "heartbeat": (0, 65535),
@@ -294,7 +298,7 @@ class _Password:
 def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
     """Return the exception for an invalid option. It hides secret values and truncates long ones."""
     shown = "the value"
-    if name not in _SECRET:
+    if name not in SECRET:
         try:
             shown = repr(value)[:100]
         except ValueError:  # an integer of thousands of digits

@@ -111,10 +111,10 @@ def split_host(place: str, port: int) -> tuple[str, int]:
 
 
 def _read_authority(authority: str, suspicious: bool) -> dict[str, Option]:
-    """Return the user, password, host and port of an authority; absent parts are None.
+    """Return the user, password, host and port of an authority, without absent parts.
 
-    `suspicious` means that an @ follows the authority. The port may then be part of a password with a slash, so the error
-    does not show it.
+    `suspicious` means that an @ follows the authority. What looks like the port may then be part of a password with a slash
+    or question mark, so errors do not show it.
     """
     found: dict[str, Option] = {}
     credentials, separator, place = authority.rpartition("@")
@@ -123,14 +123,26 @@ def _read_authority(authority: str, suspicious: bool) -> dict[str, Option]:
         found["user"] = _decode(user)
         if separator:
             found["password"] = _decode(password)
+    try:
+        found.update(_read_place(place))
+    except InvalidUrl:
+        if not suspicious:
+            raise
+        raise InvalidUrl(
+            "the host or port is invalid; expected '/', '?' and '@' in credentials encoded as %2F, %3F, %40"
+        ) from None
+    return found
+
+
+def _read_place(place: str) -> dict[str, Option]:
+    """Return the host and port of a text, without absent parts. Raises `InvalidUrl`."""
+    found: dict[str, Option] = {}
     host, _, port = place.partition(":")
     if place.startswith("["):
         host, closed, port = place[1:].partition("]")
         if not closed or port[:1] not in ("", ":") or ":" not in host:
             raise InvalidUrl(f"invalid host {place!r}; expected an IPv6 address in brackets, such as [::1]:5672")
         port = port[1:]
-    elif suspicious and not found and port and not port.isdigit():
-        raise InvalidUrl("the port is not a number; expected '/', '?' and '@' in credentials encoded as %2F, %3F, %40")
     elif ":" in port:
         raise InvalidUrl(f"invalid host and port {place!r}; expected an IPv6 address in brackets, such as [::1]:5672")
     if host:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
-import psycopg
 
 from leveret._build import __version__
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.condition import Database
+from leveret.cluster.database_thread import DatabaseThread
 from leveret.cluster.watch import INTERVAL, Announcement, View
 from leveret.node.part import Record
 from leveret.storage.cluster import LINK_FORMAT, ClusterSettings, Server
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join
-from leveret.storage.postgres_probe import Probe
 from leveret.storage.postgres_schema import FORMAT_VERSION, OWNERS_IN_SESSION
-from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
-from leveret.storage.worker import StoreBroken, StoreFull
+from leveret.storage.postgres_session import Session, Unfit
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -97,6 +95,20 @@ _RELEASE: Final = (
     " count = known.count + 1, lost_at = excluded.lost_at, served_at = NULL"
     " RETURNING set_config('synchronous_commit', 'off', true)"
 )
+# Nor need these, whose row an owner or a node needs for its signs of life: it must not stay locked while the change waits
+# for a standby. The caller waits for the effect.
+_WANT: Final = (
+    "UPDATE leveret.owner SET wanted = ? WHERE shard = ? AND node IS DISTINCT FROM ?"
+    " RETURNING set_config('synchronous_commit', 'off', true)"
+)
+_DRAIN: Final = (
+    "UPDATE leveret.node SET draining = ? WHERE name = ? RETURNING set_config('synchronous_commit', 'off', true)"
+)
+_LEAVE: Final = "DELETE FROM leveret.node WHERE name = ? AND incarnation = ? RETURNING 1"
+_FORGET: Final = (
+    "DELETE FROM leveret.node WHERE name = ? AND (seen IS NULL OR seen < clock_timestamp() - interval '3 seconds')"
+    " RETURNING set_config('synchronous_commit', 'off', true)"
+)
 # Users without the role pg_monitor do not see the states of standbys.
 _CONDITION: Final = (
     "SELECT json_build_object('version', current_setting('server_version'), 'user', current_user,"
@@ -127,7 +139,9 @@ class Restored(MustStop):
 
 
 class Directory:
-    """The tables that all nodes share. Its statements run in a thread of its own.
+    """The tables that all nodes share. Its statements run in threads of its own.
+
+    Changes have one of them: while they wait for a standby, this node shows signs of life and finds out what it waits for.
 
     Args:
         settings: The place of the database. The number of its shards must be that of the database.
@@ -147,11 +161,12 @@ class Directory:
         self.link_format = LINK_FORMAT
         self._incarnation = uuid.uuid4()
         self._address = ""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="leveret-directory")
-        self._session: Session | None = None
-        # When the thread has begun what it does; None if it does nothing.
-        self._begun: float | None = None
-        self._probe: Probe | None = None
+        self._looks, self._changes = (
+            DatabaseThread(f"leveret-directory-{name}", settings, self._connect, self._is_current)
+            for name in ("looks", "changes")
+        )
+        # Held to note a server, by each of the threads.
+        self._noting = threading.Lock()
         self._facts = ""
         # Seconds by which the clock of this machine is ahead of PostgreSQL's; None before the first look.
         self._clock: float | None = None
@@ -166,8 +181,7 @@ class Directory:
         Raises:
             StorageFailed: The database cannot be used, or has another number of shards.
         """
-        self._probe = Probe(self._settings, lambda: self._session, self._silence)
-        await self._once(self._join)
+        await self._looks.run(self._join)
 
     async def enter(self, address: str) -> None:
         """Enter this node in the list.
@@ -180,16 +194,16 @@ class Directory:
             StorageFailed: The database cannot be used.
         """
         self._address = address
-        await self._once(self._enter)
+        await self._looks.run(self._enter)
 
     async def leave(self) -> None:
         """Remove this node from the list. Raises `StorageFailed`."""
-        await self._once(self._leave)
+        await self._looks.run(self._leave)
 
     async def begin(self, records: Iterable[Record]) -> None:
         """Set the number of shards and the first shared records, unless another node has done so. Raises as `join`."""
         first = list(records)
-        await self._once(lambda: self._begin(first))
+        await self._looks.run(lambda session: self._begin(session, first))
 
     async def look(self, applied: int) -> View:
         """Show a sign of life, and return the owners and the nodes.
@@ -201,7 +215,7 @@ class Directory:
             NameTaken: Another node has the name of this one.
             StorageFailed: The database does not answer.
         """
-        return await self._once(lambda: self._look(applied))
+        return await self._looks.run(lambda session: self._look(session, applied))
 
     async def announce(self, own: Announcement, unreachable: list[str]) -> list[Announcement]:
         """Tell the other nodes what they need to know of this one. Return the same of those that are live.
@@ -214,11 +228,11 @@ class Directory:
             StorageFailed: The database does not answer.
         """
         values = [msgspec.json.encode(value).decode() for value in (own.clients, own.usage, unreachable)]
-        return await self._once(lambda: self._announce(values))
+        return await self._looks.run(lambda session: self._announce(session, values))
 
     async def records(self, version: int) -> tuple[int, list[Record]]:
         """Return the version of the shared records, and the records after another version. Raises `StorageFailed`."""
-        return await self._once(lambda: self._records(version))
+        return await self._looks.run(lambda session: _records(session, version))
 
     async def put(self, records: Iterable[Record]) -> int:
         """Store changes of shared records, on all disks that they must be on, however long that takes.
@@ -227,59 +241,49 @@ class Directory:
             The version of the changes.
         """
         changed = list(records)
-        return await self._always(lambda: self._put(_PUT_ALWAYS, changed))
+        return await self._always(lambda session: _put(session, _PUT_ALWAYS, changed))
 
     async def put_new(self, records: Iterable[Record]) -> None:
         """Store shared records that do not exist yet; the others stay as they are. Raises `StorageFailed`."""
         new = list(records)
-        await self._once(lambda: self._put(_PUT_NEW, new))
+        await self._changes.run(lambda session: _put(session, _PUT_NEW, new))
 
     async def note_served(self, shards: list[int]) -> None:
         """Note that shards that were taken over serve. Raises `StorageFailed`."""
-        await self._once(lambda: self._row(_SERVED, shards))
+        await self._looks.run(lambda session: _row(session, _SERVED, shards))
 
     async def release(self, shards: list[int]) -> None:
         """Release shards whose processes in this node have ended. Raises `StorageFailed`."""
-        await self._once(lambda: self._row(_RELEASE, self.name, shards))
+        await self._looks.run(lambda session: _row(session, _RELEASE, self.name, shards))
 
     async def condition(self) -> Database:
         """Return the condition of the database server. Raises `StorageFailed`."""
-        return await self._once(self._condition)
+        return await self._looks.run(_condition)
 
     async def want(self, shard: int, node: str) -> None:
         """Note that a shard is to move to a node, unless that has it. Raises `StorageFailed`."""
-        statement = "UPDATE leveret.owner SET wanted = ? WHERE shard = ? AND node IS DISTINCT FROM ?"
-        await self._once(lambda: self._change(statement, node, shard, node))
+        await self._changes.run(lambda session: _row(session, _WANT, node, shard, node))
 
     async def drain(self, node: str, on: bool) -> None:
         """Note whether a node is to own no shards. Raises `StorageFailed`."""
-        await self._once(lambda: self._change("UPDATE leveret.node SET draining = ? WHERE name = ?", on, node))
+        await self._changes.run(lambda session: _row(session, _DRAIN, on, node))
 
     async def forget(self, node: str) -> bool:
         """Remove a node that shows no signs of life from the list. Return whether it was there. Raises `StorageFailed`."""
-        gone = "(seen IS NULL OR seen < clock_timestamp() - interval '3 seconds')"
-        return await self._once(lambda: self._change(f"DELETE FROM leveret.node WHERE name = ? AND {gone}", node))
+        return await self._changes.run(lambda session: _row(session, _FORGET, node) is not None)
 
     def close(self) -> None:
-        """Close the connection. Does not wait for a statement that the server does not answer."""
-        if self._probe is not None:
-            self._probe.stop()
-        self._thread.submit(self._disconnect)
-        self._thread.shutdown(wait=False)
+        """Close the connections. Does not wait for a statement that the server does not answer."""
+        self._looks.close()
+        self._changes.close()
 
-    # On the event loop
-
-    async def _once(self, work: Callable[[], Result]) -> Result:
-        """Run work in the thread. Raises `StorageFailed`."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
-
-    async def _always(self, work: Callable[[], Result]) -> Result:
-        """Run work in the thread until it succeeds."""
+    async def _always(self, work: Callable[[Session], Result]) -> Result:
+        """Make a change until it succeeds."""
         delay = _FIRST_DELAY
         reason = ""
         while True:
             try:
-                return await self._once(work)
+                return await self._changes.run(work)
             except StorageFailed as error:
                 if str(error) != reason:
                     reason = str(error)
@@ -287,90 +291,66 @@ class Directory:
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)
 
-    def _silence(self) -> float:
-        """Return the seconds for which the server has not answered."""
-        begun = self._begun
-        return 0.0 if begun is None else time.monotonic() - begun
+    # In the threads
 
-    # In the thread
-
-    def _run(self, work: Callable[[], Result]) -> Result:
-        self._begun = time.monotonic()
+    def _connect(self) -> Session:
+        """Return a connection to the server that was used last, or to one that was promoted since."""
+        session = Session(self._settings, _SCHEMA, self.server)
         try:
-            return work()
-        except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
-            self._disconnect()
-            raise unopened(error) from None
-        finally:
-            self._begun = None
-
-    def _connected(self) -> Session:
-        if self._session is None:
-            session = Session(self._settings, _SCHEMA, self.server)
             self._check_secret(session)
-            self._session = session
-            self.server = session.facts.server
-            standbys = session.facts.standbys
-            where = f"synchronous standbys: {standbys}" if standbys else "one disk (no synchronous standby)"
-            self._facts = f"PostgreSQL {session.facts.version}, {self._settings.shards} shards, {where}"
-        return self._session
+            with self._noting:
+                if not self._is_current(session):
+                    raise Unfit("the server is an old primary: a standby was promoted since")
+                self.server = session.facts.server
+        except BaseException:
+            session.close()
+            raise
+        standbys = session.facts.standbys
+        where = f"synchronous standbys: {standbys}" if standbys else "one disk (no synchronous standby)"
+        self._facts = f"PostgreSQL {session.facts.version}, {self._settings.shards} shards, {where}"
+        return session
+
+    def _is_current(self, session: Session) -> bool:
+        """Return whether no standby was promoted since a connection was made. Knows only what this node has seen."""
+        return self.server is None or session.facts.server.timeline >= self.server.timeline
 
     def _check_secret(self, session: Session) -> None:
         """Raise `Restored` if this node has joined with another secret."""
         if not self.secret:
             return
-        row = session.execute("SELECT secret FROM leveret.cluster").fetchone()
+        row = _row(session, "SELECT secret FROM leveret.cluster")
         if row is None or row[0] != self.secret:
-            session.close()
             raise Restored("the database was restored from a backup since this node has joined; start the node again")
 
-    def _disconnect(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._connected().execute(query, values).fetchone()
-        return row
-
-    @contextmanager
-    def _replicated(self) -> Iterator[Session]:
-        """Return the connection for statements that are on all disks that they must be on when the context ends."""
-        session = self._connected()
-        session.warned = False
-        yield session
-        session.replicate()
-
-    def _change(self, statement: str, *values: Any) -> bool:
-        with self._replicated() as session:
-            return session.execute(statement, values).rowcount > 0
-
-    def _join(self) -> None:
-        session = self._connected()
+    def _join(self, session: Session) -> None:
         join(session)
         check_shards(session, self._settings.shards)
-        row = self._row("SELECT secret FROM leveret.cluster")
+        row = _row(session, "SELECT secret FROM leveret.cluster")
         assert row is not None
         self.secret = row[0]
 
-    def _enter(self) -> None:
-        find = "SELECT address, seen FROM leveret.node WHERE name = ? AND seen > clock_timestamp() - interval '3 seconds'"
-        found = last = self._row(find, self.name)
+    def _enter(self, session: Session) -> None:
+        # The row is this node's own if the answer to an earlier attempt was lost.
+        find = (
+            "SELECT address, seen FROM leveret.node WHERE name = ? AND incarnation <> ?"
+            " AND seen > clock_timestamp() - interval '3 seconds'"
+        )
+        found = last = _row(session, find, self.name, self._incarnation)
         deadline = time.monotonic() + _NAME_TIMEOUT
         # A node of this name may have ended a moment ago.
         while found is not None and last is not None and time.monotonic() < deadline:
             if found[1] != last[1]:
                 raise self._name_taken(found[0])
             time.sleep(_NAME_INTERVAL)
-            found = self._row(find, self.name)
-        row = self._row("SELECT seen FROM leveret.node WHERE name = ?", self.name)
+            found = _row(session, find, self.name, self._incarnation)
+        row = _row(session, "SELECT seen FROM leveret.node WHERE name = ?", self.name)
         seen = None if row is None else row[0]
         values = (self.name, self._incarnation, self._address, __version__, FORMAT_VERSION, list(KNOWN), seen)
-        with self._replicated() as session:
+        with _replicated(session):
             if not session.execute(_ENTER, values).rowcount:
                 raise self._name_taken("")
         # A format may have been raised since the first look.
-        self.link_format = check_formats(self._connected()).link
+        self.link_format = check_formats(session).link
 
     def _name_taken(self, address: str) -> NameTaken:
         where = f" (listening for nodes on {address})" if address else ""
@@ -378,52 +358,68 @@ class Directory:
             f"'cluster.name' is '{self.name}', which is the name of another live node{where}; expected another name"
         )
 
-    def _leave(self) -> None:
-        self._row("DELETE FROM leveret.node WHERE name = ? AND incarnation = ? RETURNING 1", self.name, self._incarnation)
+    def _leave(self, session: Session) -> None:
+        _row(session, _LEAVE, self.name, self._incarnation)
 
-    def _begin(self, records: list[Record]) -> None:
-        with self._replicated() as session, session.transaction():
+    def _begin(self, session: Session, records: list[Record]) -> None:
+        with _replicated(session), session.transaction():
             # A second first node waits here for the transaction of the other one, and finds that it is not the first.
             changed = session.execute(
                 "UPDATE leveret.cluster SET shards = ? WHERE shards IS NULL RETURNING shards", (self._settings.shards,)
             )
             if changed.fetchone() is not None:
                 session.execute(_PUT_ALWAYS, _columns(records))
-        check_shards(self._connected(), self._settings.shards)
+        check_shards(session, self._settings.shards)
 
-    def _look(self, applied: int) -> View:
+    def _look(self, session: Session, applied: int) -> View:
         asked = time.time()
-        row = self._row(_LOOK, applied, self._clock, self.name, self._incarnation)
+        row = _row(session, _LOOK, applied, self._clock, self.name, self._incarnation)
         answered = time.time()
         assert row is not None
         if not row[0]:
             # An operator has removed a node that was away.
-            self._enter()
+            self._enter(session)
         view = msgspec.json.decode(row[1], type=View)
         self.link_format = view.link_format
         if 0 <= answered - asked <= INTERVAL or self._clock is None:
             self._clock = round((asked + answered) / 2 - view.now, 3)
         return view
 
-    def _condition(self) -> Database:
-        row = self._row(_CONDITION)
-        assert row is not None
-        return msgspec.structs.replace(msgspec.json.decode(row[0], type=Database), address=self._connected().address())
-
-    def _announce(self, values: list[str]) -> list[Announcement]:
-        row = self._row(_ANNOUNCE, *values, self.name, self._incarnation, self.name)
+    def _announce(self, session: Session, values: list[str]) -> list[Announcement]:
+        row = _row(session, _ANNOUNCE, *values, self.name, self._incarnation, self.name)
         assert row is not None
         return msgspec.json.decode(row[1], type=list[Announcement])
 
-    def _records(self, version: int) -> tuple[int, list[Record]]:
-        rows = self._connected().execute(_RECORDS, (version,)).fetchall()
-        records = [(kind, key.decode("utf-8", "surrogateescape"), value) for kind, key, value, _ in rows]
-        return max((row[3] for row in rows), default=version), records
 
-    def _put(self, statement: str, records: list[Record]) -> int:
-        with self._replicated() as session:
-            row = session.execute(statement, _columns(records)).fetchone()
-        return 0 if row is None else int(row[0])
+def _row(session: Session, query: str, *values: Any) -> tuple[Any, ...] | None:
+    row: tuple[Any, ...] | None = session.execute(query, values).fetchone()
+    return row
+
+
+@contextmanager
+def _replicated(session: Session) -> Iterator[None]:
+    """Return a context whose statements are on all disks that they must be on when it ends."""
+    session.warned = False
+    yield
+    session.replicate()
+
+
+def _condition(session: Session) -> Database:
+    row = _row(session, _CONDITION)
+    assert row is not None
+    return msgspec.structs.replace(msgspec.json.decode(row[0], type=Database), address=session.address())
+
+
+def _records(session: Session, version: int) -> tuple[int, list[Record]]:
+    rows = session.execute(_RECORDS, (version,)).fetchall()
+    records = [(kind, key.decode("utf-8", "surrogateescape"), value) for kind, key, value, _ in rows]
+    return max((row[3] for row in rows), default=version), records
+
+
+def _put(session: Session, statement: str, records: list[Record]) -> int:
+    with _replicated(session):
+        row = session.execute(statement, _columns(records)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _columns(records: list[Record]) -> tuple[list[str], list[bytes], list[bytes | None]]:

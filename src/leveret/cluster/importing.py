@@ -37,7 +37,7 @@ def import_directory(data: Path, settings: ClusterSettings, report: Callable[[st
             fails.
     """
     if not data.is_dir():
-        raise StorageFailed(f"the directory {data} does not exist")
+        raise StorageFailed(f"{data} is not a directory; expected the data directory of a stopped broker")
     divided = has_shared(data)
     check_shards(data, settings.shards)
     if divided and settings.shards == 1:

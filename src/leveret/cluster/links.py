@@ -242,8 +242,9 @@ class NodeServer:
                 except OSError as error:
                     await answering.answer(Refusal(f"its control socket does not answer: {error}"))
                     return
-                await answering.answer(Accepted())
-                await _pipe(near, await asyncio.open_connection(sock=_detached(sock), limit=CHUNK))
+                with contextlib.closing(near[1]):
+                    await answering.answer(Accepted())
+                    await _pipe(near, await asyncio.open_connection(sock=_detached(sock), limit=CHUNK))
 
     def _report(self, host: str, caller: str, reason: str) -> None:
         self.refused += 1

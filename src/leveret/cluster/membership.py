@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed, StorageFailed
@@ -142,17 +143,19 @@ class Cluster:
         if not 0 <= shard < len(self._shards):
             raise PreconditionFailed(f"shard {shard} does not exist; expected 0 to {len(self._shards) - 1}")
         if node not in self._takers():
-            raise PreconditionFailed(f"node '{node}' is draining or gone; expected one that takes shards")
+            raise PreconditionFailed(
+                f"node '{node}' is {state_of(self._watch.nodes[node])}; expected one that takes shards:"
+                f" {_named(self._takers()) or 'there is none'}"
+            )
         owner = self._watch.owners.get(shard)
         if owner is None or owner.node is None:
-            raise PreconditionFailed(f"shard {shard} has no owner, because it has no vhosts")
-        if owner.node != node:
-            await self._directory.want(shard, node)
-        await self._wait(
-            lambda: self._shards[shard].node == node and self._shards[shard].state == READY,
-            MOVE_TIMEOUT,
-            f"shard {shard} has not moved to node '{node}' within {MOVE_TIMEOUT:g} seconds",
-        )
+            if shard in self._needed():
+                raise PreconditionFailed(f"shard {shard} has no owner yet; wait until a node has claimed it")
+            raise PreconditionFailed(f"shard {shard} has no owner, because it has no vhosts; expected one with vhosts")
+        async with _limit(MOVE_TIMEOUT, f"shard {shard} has not moved to node '{node}'"):
+            if owner.node != node:
+                await self._directory.want(shard, node)
+            await self._until(lambda: self._shards[shard].node == node and self._shards[shard].state == READY)
         return {"from": owner.node}
 
     async def drain(self, node: str, *, on: bool) -> dict[str, Any]:
@@ -168,15 +171,18 @@ class Cluster:
         """
         self._check_node(node)
         if on and not set(self._takers()) - {node}:
-            raise PreconditionFailed(f"no other node than '{node}' takes shards")
+            raise PreconditionFailed(
+                f"no other node than '{node}' takes shards; start one, or let one own shards again with"
+                " `leveret cluster drain NODE --off`"
+            )
         owned = sorted(self._owned(node))
-        await self._directory.drain(node, on)
-        await self._wait(
+        problem = f"node '{node}' still has shards" if on else f"node '{node}' still drains"
+        async with _limit(DRAIN_TIMEOUT, problem):
+            await self._directory.drain(node, on)
             # A node that stops meanwhile leaves the list, and its shards are free.
-            lambda: self._is_draining(node) in (on, None) and not (on and (self._owned(node) or self._is_moving())),
-            DRAIN_TIMEOUT,
-            f"node '{node}' still has shards after {DRAIN_TIMEOUT:g} seconds",
-        )
+            await self._until(
+                lambda: self._is_draining(node) in (on, None) and not (on and (self._owned(node) or self._is_moving()))
+            )
         return {"shards": owned}
 
     async def forget(self, node: str) -> dict[str, Any]:
@@ -186,21 +192,15 @@ class Cluster:
         """
         self._check_node(node)
         address = self._watch.nodes[node].address
-        if not await self._directory.forget(node):
-            raise PreconditionFailed(f"node '{node}' is alive; stop it first")
-        await self._wait(lambda: node not in self._watch.nodes, MOVE_TIMEOUT, f"node '{node}' is still in the list")
+        async with _limit(MOVE_TIMEOUT, f"node '{node}' is still in the list"):
+            if not await self._directory.forget(node):
+                raise PreconditionFailed(f"node '{node}' is alive; stop it first")
+            await self._until(lambda: node not in self._watch.nodes)
         return {"address": address}
 
     def _check_node(self, node: str) -> None:
         if node not in self._watch.nodes:
-            raise NotFound(f"node '{node}' does not exist")
-
-    async def _wait(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._until(condition)
-        except TimeoutError:
-            raise StorageFailed(problem) from None
+            raise NotFound(f"node '{node}' does not exist; expected one of {_named(self._watch.nodes)}")
 
     # After each look
 
@@ -264,3 +264,17 @@ class Cluster:
     def _is_settled(self, now: float) -> bool:
         last = max(self._watch.restarts.values(), default=now - RESTART_PAUSE)
         return now - self._since >= SETTLED and now - last >= RESTART_PAUSE
+
+
+def _named(nodes: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(nodes))
+
+
+@asynccontextmanager
+async def _limit(timeout: float, problem: str) -> AsyncIterator[None]:
+    """Return a context that takes at most some seconds. Raises `StorageFailed` with the problem if it takes longer."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise StorageFailed(f"{problem} after {timeout:g} seconds; see `leveret cluster check`") from None

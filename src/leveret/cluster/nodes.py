@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from leveret.broker.errors import StorageFailed
+from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.cluster.condition import is_isolated
 from leveret.cluster.directory import Directory, MustStop
 from leveret.cluster.front_watch import BEATS
@@ -300,6 +300,7 @@ class NodeShards(Shards):
         self._beating: asyncio.Task[None] | None = None
         self._reach: Reach | None = None
         self._reserving: asyncio.Task[None] | None = None
+        self._wanting: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         # The announcements of this node and the others, and the time of the next exchange.
         self._clients = ("", "")
@@ -416,7 +417,8 @@ class NodeShards(Shards):
             self._reach.stop()
         with contextlib.suppress(TimeoutError, StorageFailed):
             async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
-                if self._writing is not None:
+                # The time limit cancels it, and this is called again at the end of the process.
+                if self._writing is not None and not self._writing.done():
                     await self._writing
                 await self._leave()
 
@@ -435,7 +437,7 @@ class NodeShards(Shards):
 
     def _stop_watching(self) -> None:
         self._is_stopping = True
-        for task in (self._watching, self._beating, self._reserving):
+        for task in (self._watching, self._beating, self._reserving, self._wanting):
             if task is not None:
                 task.cancel()
 
@@ -534,7 +536,7 @@ class NodeShards(Shards):
         served = [row.shard for row in self.watch.owners.values() if row.node == self.name and self._has_taken_over(row)]
         if served:
             await self._directory.note_served(served)
-        await self._move()
+        self._move()
         if self._is_announced and now >= self._announcement_due:
             self._announcement_due = now + COUNT_INTERVAL
             await self._announce()
@@ -602,17 +604,22 @@ class NodeShards(Shards):
         """Return whether a shard of this node serves after a take-over that is not noted yet."""
         return row.takeovers > 0 and row.outage is None and self.all[row.shard].is_here
 
-    async def _move(self) -> None:
-        """Move shards to other nodes. Raises `StorageFailed`."""
+    def _move(self) -> None:
+        """Move shards to other nodes."""
         self._cluster.note_look()
         for number in self._cluster.leaving():
             if self.all[number].is_here:
                 self.all[number].leave()
-        if self._serves:
+        if self._serves and (self._wanting is None or self._wanting.done()):
             move = self._cluster.next_move()
             if move is not None:
-                await self._directory.want(*move)
-                self._look_now.set()
+                self._wanting = asyncio.create_task(self._want(*move))
+
+    async def _want(self, shard: int, node: str) -> None:
+        """Have a shard move to a node. Looks continue meanwhile, since the row may be locked by a commit that waits."""
+        with contextlib.suppress(StorageFailed):  # the next look tries again
+            await self._directory.want(shard, node)
+            self._look_now.set()
 
     def _note_owner(self, shard: NodeShard) -> None:
         row = self.watch.owners.get(shard.number)
@@ -725,6 +732,7 @@ class NodeShards(Shards):
             number: The number of the wanted shard, if any.
 
         Raises:
+            PreconditionFailed: This node drains, and so does not claim the wanted shard.
             StorageFailed: The shard cannot be started.
         """
         if self.of_vhost(name) is not None:
@@ -733,6 +741,12 @@ class NodeShards(Shards):
         unused = [shard for shard in self.all if shard.number not in used and number in (None, shard.number)]
         if not unused:
             return
+        if self.is_draining:
+            if number is None:
+                return  # a shard of another node gets it
+            raise PreconditionFailed(
+                f"shard {number} has no owner, and node '{self.name}' is draining; add the vhost at another node"
+            )
         shard = unused[0]
         self._prepared.add(shard.number)
         self._look_now.set()
@@ -740,7 +754,9 @@ class NodeShards(Shards):
             async with asyncio.timeout(_START_TIMEOUT):
                 await self._until(lambda: shard.state == READY)
         except TimeoutError:
-            raise StorageFailed(f"shard {shard.number} does not start") from None
+            raise StorageFailed(
+                f"shard {shard.number} has not started within {_START_TIMEOUT:g} seconds; see the log of node '{self.name}'"
+            ) from None
         finally:
             self._prepared.discard(shard.number)
 
@@ -825,6 +841,8 @@ class NodeShards(Shards):
                 await self._until(lambda: not self._late())
         except TimeoutError:
             if self._written < number:
-                raise StorageFailed("the change is not stored yet: PostgreSQL does not answer") from None
+                raise StorageFailed(
+                    "the change is not stored yet: PostgreSQL has not confirmed it; see `leveret cluster status`"
+                ) from None
             names = ", ".join(f"node '{name}'" for name in self._late())
             raise StorageFailed(f"the change is stored, but not in effect yet: {names} does not answer") from None

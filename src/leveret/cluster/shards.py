@@ -632,6 +632,7 @@ class Shards:
             number: The number of the wanted shard, if any.
 
         Raises:
+            PreconditionFailed: The wanted shard has no owner, and gets none here.
             StorageFailed: The shard cannot be started.
         """
 

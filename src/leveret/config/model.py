@@ -1014,7 +1014,9 @@ class TelemetryConfig(Section, frozen=True, kw_only=True):
     ] = 1.0
     metrics: Annotated[bool, about("Whether to export metrics of the broker and its vhosts.")] = True
     metrics_interval: Annotated[Seconds, about("Time between two exports of metrics.", ge=1)] = 30.0
-    queue_metrics: Annotated[bool, about("Whether to export metrics of each queue, too.")] = False
+    queue_metrics: Annotated[
+        bool, about("Whether to export metrics of each queue, too, and of exchanges with deduplication.")
+    ] = False
     service_name: Annotated[Name, about("`service.name` of spans and metrics.")] = "leveret"
 
 

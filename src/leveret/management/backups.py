@@ -120,7 +120,7 @@ class Backups:
         if engine == _POSTGRESQL:
             raise PreconditionFailed(
                 "the messages of this broker are in PostgreSQL ('storage.engine' is 'postgresql'); back up that database"
-                " with pg_basebackup or pg_dump, as docs/cluster.md describes under 'Back up and restore'"
+                " with pg_basebackup, as docs/cluster.md describes under 'Back up and restore'"
             )
         if engine != _SQLITE:
             raise PreconditionFailed(f"'storage.engine' is '{engine}': this broker stores nothing that can be backed up")

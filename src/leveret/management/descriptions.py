@@ -111,7 +111,7 @@ class ConnectionInfo(Reply, kw_only=True):
     """A connection. `connected_at` is in milliseconds of Unix time; `reads` and `writes` count those of the socket.
 
     Attributes:
-        name: The address and port of the client, ` via ` that of a proxy that has named the client, and ` -> ` the own one.
+        name: `CLIENT -> BROKER`, or `CLIENT via PROXY -> BROKER` if a proxy has named the client, each with its port.
         websocket_path: The path of the WebSocket that carries the connection; "" without one.
     """
 

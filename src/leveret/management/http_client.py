@@ -11,6 +11,8 @@ from leveret.management.control_client import TIMEOUT, CallFailed, NoBroker
 from leveret.management.http_endpoint import HttpEndpoint, NoAnswer
 
 _PATH: Final = "/api/leveret/operations/"
+# The `error` of an answer to invalid credentials, in RabbitMQ's spelling; for missing rights it is "not_authorised".
+_NOT_LOGGED_IN: Final = "not_authorized"
 
 
 class HttpControl:
@@ -29,6 +31,7 @@ class HttpControl:
         self._endpoint = HttpEndpoint(url, ca)
         self._shown = f"{self._endpoint.shown}/"
         authorization = self._endpoint.basic if token is None else f"Bearer {token}"
+        self._login = f"user '{self._endpoint.user}'" if token is None else "the access token"
         self._headers = {"authorization": authorization, "content-type": "application/json"}
 
     def call(self, name: str, arguments: dict[str, Any], *, timeout: float = TIMEOUT) -> Any:
@@ -55,4 +58,6 @@ class HttpControl:
         if status == 404 and reason == "Not Found":
             raise CallFailed(f"{self._shown} has no operations of Leveret; expected its HTTP API, of this version or later")
         condition = answer.get("error") if isinstance(answer, dict) else None
+        if condition == _NOT_LOGGED_IN:
+            reason = f"{self._shown} refused {self._login}: {reason}; expected those of a user with the tag administrator"
         raise CallFailed(str(reason) if reason else f"{self._shown} answers with status {status}", str(condition or ""))

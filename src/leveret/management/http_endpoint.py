@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import http.client
+import re
 import ssl
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 _PORTS: Final = {"http": 15672, "https": 15671}
+# Characters that no request may have.
+_INVALID: Final = re.compile(r"[\x00-\x20\x7f]")
 DEFAULT_USER: Final = "guest"
 
 
@@ -33,7 +36,7 @@ class HttpEndpoint:
         host: Its host.
         user: Its user.
         password: The password.
-        is_encrypted: Whether it has TLS.
+        is_encrypted: Whether it uses TLS.
 
     Raises:
         InvalidUrl: The URL is invalid.
@@ -41,16 +44,22 @@ class HttpEndpoint:
 
     def __init__(self, url: str, ca: Path | None) -> None:
         expected = "expected http:// or https://, as in https://user:password@host:15671"
+        encoded = f"{expected}, with '/', '?', '#' and '@' in passwords as %2F, %3F, %23, %40"
         try:
             parts = urlsplit(url)
             self.host, port = parts.hostname or "", parts.port
+            self.host.encode("idna")
         except ValueError:
             # Its text has the rest of a password with '/'.
-            raise InvalidUrl(
-                f"invalid URL: its host or port is invalid; {expected}, with '/', '?' and '@' in passwords as %2F, %3F, %40"
-            ) from None
+            raise InvalidUrl(f"invalid URL: its host or port is invalid; {encoded}") from None
         if parts.scheme not in _PORTS or not self.host:
             raise InvalidUrl(f"invalid URL with the scheme '{parts.scheme}'; {expected}")
+        if "@" in parts.path + parts.query + parts.fragment:
+            raise InvalidUrl(f"invalid URL: it has '@' after the host; {encoded}")
+        if not parts.path.isascii() or _INVALID.search(self.host + parts.path):
+            raise InvalidUrl(
+                f"invalid URL: its host or path has spaces or control characters, or the path is not ASCII; {expected}"
+            )
         self._port = port or _PORTS[parts.scheme]
         self._prefix = parts.path.rstrip("/")
         self.user = DEFAULT_USER if parts.username is None else unquote(parts.username)
@@ -67,7 +76,7 @@ class HttpEndpoint:
     @property
     def basic(self) -> str:
         """The value of the header `authorization` with the user and password of the URL."""
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode("utf-8", "surrogateescape")).decode()
 
     def request(
         self, method: str, path: str, headers: dict[str, str], *, body: str | None = None, timeout: float

@@ -60,7 +60,7 @@ from leveret.protocols.services import Services, SessionSettings, VhostSessionSe
 from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.patterns import compile_pattern
 from leveret.security.scram import Keyring
-from leveret.security.tls import ServerTls, TlsSettings
+from leveret.security.tls import ServerTls, TlsError, TlsSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
@@ -598,7 +598,12 @@ def make_data_directory(path: Path) -> None:
 def make_tls(tls: TlsConfig) -> ServerTls | None:
     """Return the certificates of the TLS listener, or None without one. Raises `TlsError` or `ConfigError`."""
     settings = tls_settings(tls)
-    return ServerTls(settings) if settings is not None else None
+    if settings is None:
+        return None
+    try:
+        return ServerTls(settings)
+    except TlsError as error:
+        raise TlsError(f"[tls]: {error}") from None
 
 
 def tls_settings(tls: TlsConfig) -> TlsSettings | None:

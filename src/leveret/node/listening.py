@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import ssl
 from dataclasses import dataclass
@@ -105,8 +106,10 @@ async def listen(
 
 def _failure(address: str, port: int, section: str, error: OSError) -> StartFailed:
     flag = ", --port" if section == PLAIN.section else ""
+    # asyncio's text repeats the address.
+    reason = error if error.errno is None else os.strerror(error.errno)
     return StartFailed(
-        f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; change"
+        f"cannot listen on {bracketed(address)}:{port}: {reason}; change"
         f" '{section}.host' or '{section}.port'{flag} (0 picks a free port)"
     )
 

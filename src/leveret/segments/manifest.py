@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-# The names of fields in the log and in replies, if they are others.
-_STORED: Final = {"bytes": "octets", "body_bytes": "body_octets", "footer_bytes": "footer_octets"}
+from leveret.broker.segment_names import STORED_NAMES
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, rename=_STORED):
+class Segment(msgspec.Struct, frozen=True, kw_only=True, rename=STORED_NAMES):
     """One sealed file of a stream.
 
     Attributes:

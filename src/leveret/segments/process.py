@@ -342,7 +342,7 @@ class SealerProcess(SegmentStore):
             self._job_failed(job, *reply.error)
         elif reply.written is not None:
             self._next_job(job)
-            job.task.written(_to_written(reply.written))
+            job.task.written(Written.read(reply.written))
         else:
             job.located.popleft().release()
             if not job.finishing:
@@ -384,7 +384,7 @@ class SealerProcess(SegmentStore):
     ) -> None:
         def replied(reply: Reply, _: list[Loaded]) -> None:
             if reply.written is not None:
-                done(_to_written(reply.written), "", "")
+                done(Written.read(reply.written), "", "")
             else:
                 kind, text = reply.error if reply.error is not None else (FAILED, "no reply")
                 done(None, kind, text)
@@ -432,21 +432,6 @@ class _ReplyCallback:
 
     def call(self) -> None:
         self.process.replied(self.reply, self.loaded)
-
-
-def _to_written(fields: Request) -> Written:
-    return Written(
-        fields["id"],
-        fields["path"],
-        fields["count"],
-        fields["octets"],
-        fields["body_octets"],
-        fields["crc32"],
-        list(fields["groups"]),
-        fields["schema_version"],
-        fields["footer_octets"],
-        fields["footer_crc32"],
-    )
 
 
 def _ignore(reply: Reply, loaded: list[Loaded]) -> None:

@@ -39,8 +39,8 @@ class Admission:
     """Registry of sockets whose clients have not opened a connection, oldest first.
 
     A new socket that exceeds a limit replaces the oldest socket that has waited for more than GRACE seconds (CHECK_GRACE
-    if its password check is pending). One that can wait does not, as long as clients of those before it open connections.
-    For the limit per address, the replaced socket has the same address. If there is none, the new socket is closed. At the
+    if its password check is pending). A socket that may wait replaces none while clients before it open connections. For
+    the limit per address, the replaced socket has the same address. If there is none, the new socket is closed. At the
     total limit, the oldest socket of the network with the most sockets is closed, regardless of its age, if that network
     has at least two more sockets than the network of the new one. Thus silent sockets do not lock out other clients for
     long, no network locks out others, and a burst of clients does not disturb pending logins.
@@ -202,7 +202,7 @@ class Admission:
 
 
 def _ignore() -> None:
-    """Have nothing to do when a socket leaves."""
+    """Do nothing when a socket leaves."""
 
 
 def network_of(host: str) -> bytes:

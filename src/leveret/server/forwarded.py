@@ -15,8 +15,8 @@ _EXPECTED: Final = "expected an IP address, with or without a port"
 def forwarded_client(values: Iterable[str], peer: str, proxies: Sequence[Network]) -> tuple[str, int] | None:
     """Return the address and the port of the client that a trusted proxy names; None if none does. The port may be 0.
 
-    Each proxy appends the address of its own client, and passes on what it got. Thus the last address that is not that of a
-    trusted proxy is the client's; those before it may be inventions. If all are of trusted proxies, it is the first.
+    Each proxy appends the address of its own client to those that it received. The last address that is not that of a
+    trusted proxy is thus the client's; those before it may be forged. If all are of trusted proxies, it is the first.
 
     Args:
         values: The values of the header, in order.
@@ -24,7 +24,7 @@ def forwarded_client(values: Iterable[str], peer: str, proxies: Sequence[Network
         proxies: The networks of trusted proxies.
 
     Raises:
-        ValueError: A trusted proxy has sent something else than an address.
+        ValueError: A trusted proxy has sent something other than an address.
     """
     if not proxies or not _is_in(_read_address(peer), proxies):
         return None

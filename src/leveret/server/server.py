@@ -158,7 +158,13 @@ class Server:
         listening = server.sockets[0].dup()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
         server.close()
-        listener = Listener(loop, listening, partial(self._take, make_protocol, tls or self.tls, tls is not None))
+        context = tls or self.tls
+
+        def make() -> SocketProtocol:
+            assert self._sockets is not None
+            return make_protocol(self._sockets, context, tls is not None)
+
+        listener = Listener(loop, listening, partial(self._take, make))
         try:
             listener.start(BACKLOG)
         except OSError:
@@ -167,16 +173,9 @@ class Server:
         self.listeners.append(listener)
         return listener.address
 
-    def _take(
-        self,
-        make_protocol: MakeProtocol,
-        tls: ssl.SSLContext | None,
-        tls_only: bool,
-        accepted: socket.socket,
-        host: str,
-    ) -> None:
+    def _take(self, make: Callable[[], SocketProtocol], accepted: socket.socket, host: str) -> None:
         """Serve an accepted socket, now or when fewer clients are in the handshake."""
-        serve = partial(self._serve, make_protocol, tls, tls_only, accepted, host)
+        serve = partial(self._serve, make, accepted, host)
         room = self.waiting_room
         if not (room and room.has(host)) and self.admission.admit(host, may_wait=True):
             serve()
@@ -187,16 +186,8 @@ class Server:
             else:
                 accepted.close()
 
-    def _serve(
-        self,
-        make_protocol: MakeProtocol,
-        tls: ssl.SSLContext | None,
-        tls_only: bool,
-        accepted: socket.socket,
-        host: str,
-    ) -> None:
-        assert self._sockets is not None
-        protocol = make_protocol(self._sockets, tls, tls_only)
+    def _serve(self, make: Callable[[], SocketProtocol], accepted: socket.socket, host: str) -> None:
+        protocol = make()
         self.admission.enter(protocol, host)
         self._connect(protocol, accepted)
 
@@ -286,6 +277,8 @@ class Server:
             # Also if closing the log failed, so that its directory is unlocked for a restart.
             if self.broker.overflow is not None:
                 self.broker.overflow.close()
+            # Changes of its state during the close may still be on their way.
+            self.broker.log.on_state = None
             self.watch.close()
             self.executor.shutdown(wait=False, cancel_futures=True)
 

@@ -39,8 +39,8 @@ class _Guest:
 class WaitingRoom:
     """Sockets that exceed a limit on those in the handshake.
 
-    Nothing is read of them, and their time for the handshake has not begun. So a burst of clients is served one after
-    another, while a client that is closed would come back, and make the burst last longer. The networks take turns.
+    Nothing is read from them, and their time for the handshake has not begun. A burst of clients is thus served one after
+    another, whereas refused clients would reconnect and prolong the burst. The networks take turns.
 
     Args:
         admission: The limits.

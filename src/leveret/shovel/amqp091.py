@@ -11,12 +11,13 @@ from leveret.client._async.consumer import Consumer
 from leveret.client.engine.amqp091.encoding import Amqp091Encoder
 from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.encoding import encode_flags
-from leveret.client.errors import NotFound
+from leveret.client.errors import InvalidMessage, NotFound
 from leveret.client.message import Message
 from leveret.client.properties import Properties, encode_properties, from_keywords
 from leveret.shovel.additions import Amend
 from leveret.shovel.definition import ON_CONFIRM, Definition, End
 from leveret.shovel.ends import Destination, Source
+from leveret.shovel.fitting import encode_fitting
 from leveret.shovel.uris import AMQP091
 
 # Headers with further routing keys, and bytes of encoded properties with one of them.
@@ -99,6 +100,11 @@ class Amqp091Destination(Destination):
         """Return a publish of a message. Raises `InvalidMessage`."""
         exchange = message.exchange if self._exchange is None else self._exchange
         routing_key = message.routing_key if self._routing_key is None else self._routing_key
+        if not exchange and not routing_key:
+            # The default exchange would confirm and drop it.
+            raise InvalidMessage(
+                "the message has no exchange and no routing key; expected dest-queue, dest-exchange or dest-exchange-key"
+            )
         return self._encode(message, exchange, routing_key)
 
     def publish(self, outgoing: Publish) -> None:
@@ -114,4 +120,6 @@ class Amqp091Destination(Destination):
         properties = message.properties if self._amend is None else self._amend(message)
         if self._is_queue:
             properties = without_copies(properties)
-        return self._encoder.encode(message.body, exchange, routing_key, self._flags, encode_properties(properties))
+        return self._encoder.encode(
+            message.body, exchange, routing_key, self._flags, encode_fitting(properties, encode_properties)
+        )

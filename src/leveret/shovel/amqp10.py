@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from leveret.client._async.base_channel import BaseChannel
 from leveret.client._async.connection import Amqp10Connection
@@ -18,6 +19,7 @@ from leveret.client.message import Message
 from leveret.shovel.additions import Amend
 from leveret.shovel.definition import ON_CONFIRM, Definition
 from leveret.shovel.ends import AnyMessage, Destination, Source
+from leveret.shovel.fitting import encode_fitting
 from leveret.shovel.uris import AMQP10
 from leveret.wire.amqp10.message import encode_data_head, encode_header
 
@@ -91,5 +93,6 @@ class Amqp10Destination(Destination):
     def _converted(self, message: Message) -> Transfer:
         properties = message.properties if self._amend is None else self._amend(message)
         body = message.body
-        head = encode_sections(properties, self.connection.core.addresses) + encode_data_head(len(body))
+        sections = encode_fitting(properties, partial(encode_sections, addresses=self.connection.core.addresses))
+        head = sections + encode_data_head(len(body))
         return Transfer("", "", "", 0, [head, body], len(head) + len(body), body)

@@ -1,4 +1,4 @@
-"""Connections that look at the queues whose messages are moved."""
+"""Connections that inspect the queues whose messages are moved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Length:
 
 
 class Observer(ABC):
-    """A connection that looks at queues whose messages are moved. It opens when it is needed, also after it was lost."""
+    """A connection that inspects queues whose messages are moved. It opens when needed, and again after it was lost."""
 
     async def __aenter__(self) -> Self:
         return self

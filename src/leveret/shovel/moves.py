@@ -1,4 +1,4 @@
-"""The move of the messages of a queue to another queue, of any two AMQP brokers, as one task of a client."""
+"""The move of the messages of a queue to another queue. The queues may be of any two AMQP brokers."""
 
 from __future__ import annotations
 

@@ -50,6 +50,7 @@ class Shovel:
         self._address = address
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
+        self._former: asyncio.Task[None] | None = None
         self._state = STARTING
         self._changed = time.time()
         self._uris = (definition.source.uris[0], definition.destination.uris[0])
@@ -67,14 +68,17 @@ class Shovel:
             former: The cancelled task of the shovel, or of the one that this one replaces. Its messages return to their
                 queue before this one takes any.
         """
+        self._former = former
         supervising = self._supervise() if former is None else self._supervise_after(former)
         self._task = asyncio.get_running_loop().create_task(supervising, name=f"leveret shovel {self.name}")
 
     def cancel(self) -> asyncio.Task[None]:
-        """End the shovel, and return the task, which closes the connections. The shovel must have been started."""
-        assert self._task is not None
-        self._task.cancel()
-        return self._task
+        """End the shovel, and return a task that ends when its connections are closed. It must have been started."""
+        task, former = self._task, self._former
+        assert task is not None
+        task.cancel()
+        # A cancelled task waits no longer for the former one, whose connections may still be open.
+        return task if former is None or former.done() else asyncio.get_running_loop().create_task(_wait_for(task, former))
 
     def describe(self) -> ShovelInfo:
         """Return the state of the shovel."""
@@ -194,3 +198,7 @@ class Shovel:
             "dest-address": destination.address,
         }
         return {name: value for name, value in headers.items() if value}
+
+
+async def _wait_for(*tasks: asyncio.Task[None]) -> None:
+    await asyncio.wait(tasks)

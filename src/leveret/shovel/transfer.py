@@ -237,7 +237,7 @@ class Transfer:
     def _acknowledge(self, message: Message) -> None:
         """Acknowledge a message and all before it at the end of this turn."""
         self.forwarded += 1
-        if self._source.is_settled:
+        if message.settled:  # by the source: with ack-mode no-ack, or by its own decision over AMQP 1.0
             return
         self._last = message
         if not self._acknowledging:

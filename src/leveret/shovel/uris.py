@@ -45,9 +45,14 @@ def at_address(parameters: Parameters, address: Callable[[], tuple[str, int]]) -
 
 
 def without_credentials(uri: str) -> str:
-    """Return a URI for operators: without user, password and options."""
+    """Return a URI for operators: without user, password and options.
+
+    If the path has '@', the URI may be valid, but the host and the path are parts of a password with '/'.
+    """
     scheme, _, rest = uri.partition("://")
     path = rest.partition("?")[0].partition("/")[2]
+    if "@" in path:
+        return f"{scheme}://***"
     return f"{scheme}://{_host(uri)}" + (f"/{quote(path, safe='%')}" if path else "")
 
 

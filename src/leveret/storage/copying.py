@@ -12,7 +12,6 @@ publishers of large messages could extend the log faster than it is copied, one 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sqlite3
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -75,9 +74,9 @@ class DatabaseCopy(LogCopy):
                 source.backup(target, pages=SLICE_PAGES, progress=between, sleep=0.001)
             self._syncing.submit(self._finish)
         except (sqlite3.Error, OSError, Abandoned) as error:
-            self._give_up(_reason(error))
+            self._syncing.submit(self._give_up, _reason(error))
         except BaseException:
-            self._give_up("the log has failed")
+            self._syncing.submit(self._give_up, "the log has failed")
             raise
         finally:
             self._syncing.shutdown(wait=False)
@@ -128,7 +127,7 @@ class DatabaseCopy(LogCopy):
     def _give_up(self, problem: str) -> None:
         if self._is_created:
             with contextlib.suppress(OSError):
-                os.unlink(self._path)
+                disk.remove_file(self._path)
         self.problem = problem
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 # Errors of file systems that cannot sync directories, or are read-only.
 _NOT_SYNCED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.EROFS)
 _PROBE_PIECE: Final = 1 << 20
+# Bytes of a removed file that are freed at a time, which takes a few milliseconds.
+FREED_PIECE: Final = 8 << 20
 # Mode bits that the owner needs to create a subdirectory.
 _PASSABLE: Final = 0o300
 
@@ -118,6 +121,40 @@ def write_synced(path: str | Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     sync_directory(Path(path).parent)
+
+
+def remove_file(path: str | Path) -> None:
+    """Remove a file. Its space is freed piece by piece: syncs of other files on the disk wait while a large one is freed.
+
+    A file that has another name keeps its content, as with `os.unlink`.
+
+    Raises:
+        OSError: The file cannot be removed.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # a symbolic link, for example
+        os.unlink(path)
+        return
+    try:
+        os.unlink(path)
+        # Only now, no other name can appear.
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+            with contextlib.suppress(OSError):  # closing frees what is left
+                for size in range(found.st_size - FREED_PIECE, 0, -FREED_PIECE):
+                    os.ftruncate(descriptor, size)
+                    os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: str | Path) -> None:
+    """Remove a directory with its contents, each file as `remove_file` does. Raises `OSError` if that is impossible."""
+    for base, _, names in os.walk(path):
+        for name in names:
+            remove_file(Path(base, name))
+    shutil.rmtree(path)
 
 
 def has_no_space(directory: str | Path, size: int) -> bool:

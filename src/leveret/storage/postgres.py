@@ -68,8 +68,10 @@ class PostgresLog(BatchedLog):
         self._started = True
 
     def rows_address(self) -> RowsAddress:
-        assert self._store is not None, "the log is not open"
-        return RowsAddress(POSTGRESQL, address_fields(self._settings, self.shard, self._store.epoch), is_local=False)
+        store = self._store
+        assert store is not None, "the log is not open"
+        fields = address_fields(self._settings, self.shard, store.epoch, store.facts.server)
+        return RowsAddress(POSTGRESQL, fields, is_local=False)
 
     def is_silent(self) -> bool:
         # Before the lease ends, since the server may have recorded the last sign of life before this process noted it.

@@ -129,5 +129,10 @@ def _database(settings: ClusterSettings) -> Iterator[Session]:
             session.replicate()
     except psycopg.errors.UndefinedTable:
         raise StorageFailed("the database has no schema 'leveret'; start a broker on it first") from None
+    except psycopg.errors.UndefinedColumn as error:
+        raise StorageFailed(
+            f"this version of Leveret does not know the schema 'leveret' of the database: {error.diag.message_primary};"
+            " name another database with --store, or install the version that has created the schema"
+        ) from None
     except (psycopg.Error, Unfit) as error:
         raise unopened(error) from None

@@ -86,24 +86,29 @@ class Import:
         Raises:
             StorageFailed: The database is not empty, a log is damaged, or the server fails.
         """
+        remedy = "run it again"
         try:
             self._begin()
             for shard, source in sources.items():
                 self._copy(shard, source)
             self._compare()
+            # The answer to the last commit may be lost.
+            remedy = "start the broker, which says whether the import is complete"
             self._finish(shards, list(records))
         except (psycopg.Error, StoreLost, StoreFull, StoreBroken) as error:
-            raise StorageFailed(f"the import has failed: {' '.join(str(error).split())}; run it again") from None
+            raise StorageFailed(f"the import has failed: {' '.join(str(error).split())}; {remedy}") from None
 
     def _begin(self) -> None:
         """Create the schema, after removing what an interrupted import has left."""
         session = self._session
         with session.transaction():
             if session.has_table("leveret.cluster"):
-                found = session.execute("SELECT importing FROM leveret.cluster FOR UPDATE").fetchone()
+                found = None
+                if session.has_column("leveret.cluster", "importing"):
+                    found = session.execute("SELECT importing FROM leveret.cluster FOR UPDATE").fetchone()
                 if found is None or found[0] is None:
                     raise StorageFailed(
-                        "the database has the schema 'leveret' of a broker already; expected an empty database: create"
+                        "the database has a schema 'leveret' already; expected an empty database: create"
                         " another one, and name it in 'storage.dsn' or --store"
                     )
                 self._report(f"removing what the interrupted import of {found[0]} has left")

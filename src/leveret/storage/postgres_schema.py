@@ -152,7 +152,12 @@ class ReadStatements:
     def __init__(self, shard: int) -> None:
         schema = shard_schema(shard)
         owned = f"o.shard = {shard} AND o.epoch = $1"
-        self.check_owner = Statement("check_owner", f"SELECT 1 FROM leveret.owner o WHERE {owned}", BIGINT)
+        # The message in the write-ahead log, which nothing reads, makes it a commit.
+        self.check_owner = Statement(
+            "check_owner",
+            f"SELECT pg_logical_emit_message(true, 'leveret', ''::text) FROM leveret.owner o WHERE {owned}",
+            BIGINT,
+        )
         self.read_row = Statement(
             "read_row",
             "SELECT l.id, coalesce(octet_length(l.settled), 0)::bigint, l.entries, l.data FROM leveret.owner o"

@@ -159,6 +159,7 @@ class Session:
 
     def __init__(self, settings: ClusterSettings, schema: str, known: Server | None = None) -> None:
         address: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(settings.dsn)}
+        self._dsn = settings.dsn
         self.warned = False
         # Held while the connection is closed, so that `abort` finds its own socket.
         self._closing = threading.Lock()
@@ -228,6 +229,14 @@ class Session:
         info = self._connection.info
         return f"{info.host}:{info.port}/{info.dbname}"
 
+    def address_here(self) -> str:
+        """Return the address with this host only, so that another connection does not try those before it again."""
+        info = self._connection.info
+        here: dict[str, Any] = {"host": info.host, "port": info.port}
+        if info.hostaddr:  # none for a Unix socket
+            here["hostaddr"] = info.hostaddr
+        return make_conninfo(self._dsn, **here)
+
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _WAIT_CANCELLED:
             self.warned = True
@@ -295,9 +304,10 @@ class Session:
 
     def abort(self) -> None:
         """Make the statement under way fail, as if the connection was lost. May be called from any thread."""
-        with self._closing:
+        # The thread of the statement may find the connection lost, and close the socket, at any time.
+        with self._closing, contextlib.suppress(OSError, psycopg.Error):
             if not self._connection.closed:
-                with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock, contextlib.suppress(OSError):
+                with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from leveret.broker.kept_files import PLACES
 from leveret.broker.log import AWAY, OK, Log
 from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
-from leveret.storage.cluster import ClaimLost, ClusterSettings, Server
+from leveret.storage.cluster import ClaimLost, ClusterSettings
 from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join, join_shard
@@ -65,6 +65,8 @@ FIRST_DELAY: Final = 0.05
 MAX_DELAY: Final = 0.5
 # Seconds between two measurements of the size.
 MEASURE_INTERVAL: Final = 10.0
+# Seconds for a connection or a beat that is in progress when the log is recovered.
+KEEPER_TIMEOUT: Final = 0.5
 # Beats in a lease.
 BEATS: Final = 4
 
@@ -218,7 +220,7 @@ class PostgresStore:
         self._confirm()
         session.execute(HOLD, (self._shard, self.epoch))
         self._marker.write(self._identity, self.epoch, self._committed)
-        self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch, session.facts.server)
+        self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch, session)
         return owner
 
     def _claimed(self) -> ClaimLost:
@@ -614,37 +616,54 @@ class PostgresStore:
 
 
 class Keeper:
-    """Shows signs of life in a thread while the log is recovered, over a connection of its own."""
+    """Shows signs of life in a thread while the log is recovered, over a connection of its own.
 
-    def __init__(self, settings: ClusterSettings, shard: int, beat: Statement, epoch: int, server: Server) -> None:
+    Args:
+        settings: The place of the log.
+        shard: The number of the shard.
+        beat: The statement of a sign of life.
+        epoch: The epoch of the owner.
+        session: The connection over which the shard was claimed.
+    """
+
+    def __init__(self, settings: ClusterSettings, shard: int, beat: Statement, epoch: int, session: Session) -> None:
         self._settings = settings
         self._shard = shard
         self._beat = beat
         self._epoch = epoch
-        self._server = server
+        self._server = session.facts.server
+        # That of the host which has answered: another one may take seconds to fail, in which the shard would be lost.
+        self._address = session.address_here()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"leveret-keeper-{shard}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        reason = ""
         while not self._stopped.is_set():
             try:
                 self._keep_beating()
             except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
-                # If the shard is lost by it, the next commit is refused.
-                logger.warning("no signs of life while the log is recovered: %s", error)
-                self._stopped.wait(self._settings.lease / BEATS)
+                found = " ".join(str(error).split())
+                if not self._stopped.wait(self._settings.lease / BEATS) and found != reason:
+                    # If the shard is lost by it, the next commit is refused.
+                    reason = found
+                    logger.warning("no signs of life while the log is recovered: %s", reason)
+                self._address = self._settings.dsn
 
     def _keep_beating(self) -> None:
-        with closing(Session(self._settings, shard_schema(self._shard), self._server)) as session:
+        settings = ClusterSettings(
+            self._address, self._settings.node, self._settings.lease, self._settings.unreplicated, shard=self._shard
+        )
+        with closing(Session(settings, shard_schema(self._shard), self._server)) as session:
             session.prepare([self._beat])
             while not self._stopped.wait(self._settings.lease / BEATS):
                 session.run(self._beat, bigint(self._epoch))
 
     def stop(self) -> None:
-        """End the thread. Blocks for a beat in progress."""
+        """End the thread. Waits for a connection or a beat in progress, but not for a host that does not answer."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(KEEPER_TIMEOUT)
 
 
 class OwnerWorker(Worker):

@@ -11,12 +11,12 @@ import pytest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ACQUIRED, Entry
+from leveret.broker.message import ACQUIRED, Entry, Message, own_overlay
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
-from leveret.broker.values import FieldValue
+from leveret.broker.values import FieldValue, compact_key
 from tests.broker.leases.support import restart
-from tests.broker.support import HeldLog, Keeper, Taker, World, text_of
+from tests.broker.support import HeldLog, Keeper, Taker, World, body_of, text_of
 from tests.broker.test_branches import StubWorker
 from tests.broker.test_policies import set_policy
 from tests.support.queues import classic
@@ -212,6 +212,38 @@ class TestOrder:
         world.run()
         assert (only.bodies(), every.bodies()) == ([], ["b2", "a3"])
 
+    def test_a_holder_gets_the_messages_of_its_other_groups(self, world: World) -> None:
+        queue = declare(world)
+        only = Taker(queue, only=b"a")
+        for body, group in (("a1", "g"), ("a2", "h"), ("b3", "g"), ("a4", "h"), ("b5", "h"), ("a6", "g")):
+            world.push(queue, body, headers={"group": group})
+        world.run()
+        assert only.bodies() == ["a1", "a2", "a4"]
+        world.push(queue, "a7", headers={"group": "i"})
+        world.run()
+        assert only.bodies() == ["a1", "a2", "a4", "a7"]
+        only.ack()
+        every = Taker(queue)
+        world.run()
+        assert (only.bodies(), every.bodies()) == (["a2", "a4", "a7"], ["b3", "a6"])
+
+    def test_a_holder_that_has_refused_a_message_of_one_group(self, world: World) -> None:
+        queue = declare(world)
+        holder = Taker(queue, credit=3)
+        put(world, queue, "a1", "a2", "b1", "b2")
+        world.run()
+        entry = holder.taken.pop(1)
+        queue.refuse(entry, holder.scope)
+        queue.requeue(entry)
+        holder.give(-1)
+        world.run()
+        assert holder.bodies() == ["a1", "b1", "b2"]
+        holder.ack()
+        world.run()
+        other = Taker(queue)
+        world.run()
+        assert other.bodies() == ["a2"]
+
 
 class TestGet:
     def test_a_get_passes_held_groups(self, world: World) -> None:
@@ -255,6 +287,16 @@ class TestGet:
         queue.requeue(first)
         assert queue.get(False, 0, scope) is first
 
+    def test_a_consumer_is_served_when_a_get_takes_a_message_that_it_does_not_want(self, world: World) -> None:
+        queue = declare(world)
+        only = Taker(queue, only=b"a2")
+        put(world, queue, "a1", "a2")
+        world.run()
+        assert only.bodies() == []
+        assert queue.get(True, 0, object()) is not None
+        world.run()
+        assert only.bodies() == ["a2"]
+
     def test_a_get_without_acknowledgement_holds_nothing(self, world: World) -> None:
         queue = declare(world)
         put(world, queue, "a1", "a2")
@@ -282,6 +324,25 @@ class TestKeys:
             ["'yyyy"],
             [],
         ]
+
+    def test_annotations_of_an_outcome_do_not_change_the_group(self, world: World) -> None:
+        queue = declare(world)
+        put(world, queue, "a1", "a2", "b1", persistent=True)
+        entry = queue.get(False)
+        assert entry is not None
+        own_overlay(entry).headers["group"] = "b"  # `modified` of AMQP 1.0
+        queue.requeue(entry)
+        again = restart(world)
+        again.run()
+        for each in (queue, again.vhost.queues["q"]):
+            takers = [Taker(each), Taker(each)]
+            (world if each is queue else again).run()
+            assert [taker.bodies() for taker in takers] == [["a1", "a2"], ["b1"]]
+
+    def test_a_client_cannot_choose_keys_with_the_same_hash(self) -> None:
+        pairs = _colliding_pairs(20)
+        assert len({hash(pair) for pair in pairs}) == 1
+        assert len({hash(compact_key(list(pair))) for pair in pairs}) == len(pairs)
 
     def test_the_property_group_id(self, world: World) -> None:
         queue = declare(world, "group-id")
@@ -595,8 +656,34 @@ class TestAtAnyScale:
         assert holder.bodies()[3000:] == ["b1"]
 
 
+def _colliding_pairs(count: int) -> list[tuple[int, int]]:
+    """Return pairs of integers that have the same hash in CPython, which hashes tuples like xxHash, without a secret."""
+    prime, mask = 0xC2B2AE3D27D4EB4F, (1 << 64) - 1
+    inverse = pow(prime, -1, 1 << 64)
+    pairs: list[tuple[int, int]] = []
+    for first in range(1000):
+        sum = (0x27D4EB2F165667C5 + first * prime) & mask
+        begun = (sum << 31 | sum >> 33) * 0x9E3779B185EBCA87 & mask
+        second = (12345 - begun) * inverse & mask
+        if second < sys.hash_info.modulus and len(pairs) < count:
+            pairs.append((first, second))
+    return pairs
+
+
 def _references(objects: Sequence[object]) -> int:
     return sum([sys.getrefcount(item) for item in objects])
+
+
+class _Picky(Taker):
+    """A consumer that wants only messages with an even number."""
+
+    def __init__(self, queue: Queue, **options: Any) -> None:
+        super().__init__(queue, join=False, **options)
+        self.select()
+        queue.add_consumer(self)
+
+    def wants(self, message: Message, entry: Entry | None) -> bool:
+        return int(body_of(message)[1:]) % 2 == 0
 
 
 class _Model:
@@ -606,6 +693,7 @@ class _Model:
         self.world = world
         self.random = random.Random(seed)
         self.queue = declare(world, **({"x-max-length": 40} if seed % 3 == 0 else {}))
+        self.picky = seed % 2 == 1
         self.takers: list[Taker] = []
         self.got: list[Entry] = []
         self.number = 0
@@ -619,7 +707,8 @@ class _Model:
                 self.number += 1
                 put(self.world, self.queue, f"{self.random.choice('aaabbcd-')}{self.number:05}")
         elif choice < 0.43:
-            self.takers.append(Taker(self.queue, credit=self.random.randint(0, 3), priority=self.random.randint(0, 1)))
+            kind = _Picky if self.picky and self.random.random() < 0.5 else Taker
+            self.takers.append(kind(self.queue, credit=self.random.randint(0, 3), priority=self.random.randint(0, 1)))
         elif choice < 0.65 and busy:
             taker = self.random.choice(busy)
             entry = taker.taken.pop(self.random.randrange(len(taker.taken)))
@@ -650,9 +739,17 @@ class _Model:
         assert all(len(numbers) == 1 for numbers in holders.values()), holders
         ready = self.queue.inspect().walk().next(10_000, 1 << 20)
         assert len(ready) == self.queue.ready_count
+        first: dict[str, Entry] = {}
+        for entry in ready:
+            body = text_of(entry)
+            first.setdefault(body if body[0] == "-" else body[0], entry)
         for number, taker in enumerate(self.takers, 1):
             if taker.credit:
-                waiting = [text_of(entry) for entry in ready if holders.get(text_of(entry)[0], {number}) == {number}]
+                waiting = [
+                    text_of(entry)
+                    for entry in first.values()
+                    if holders.get(text_of(entry)[0], {number}) == {number} and taker.wants(entry.message, entry)
+                ]
                 assert waiting == [], (number, holders)
 
 

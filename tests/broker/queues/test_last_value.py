@@ -148,6 +148,17 @@ class TestDelivered:
         assert world.contents(queue) == ["a2"]
         assert queue.paging.memory() == 0
 
+    def test_an_older_entry_is_dropped_before_a_full_queue_delivers(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 1})
+        quote(world, queue, "a1")
+        entry = queue.get(False)
+        assert entry is not None
+        quote(world, queue, "a2")
+        taker = Taker(queue)
+        queue.requeue(entry)
+        world.run()
+        assert taker.bodies() == ["a2"]
+
     def test_the_latest_entry_comes_back(self, world: World) -> None:
         queue = declare(world)
         quote(world, queue, "a1", "b1")
@@ -235,13 +246,16 @@ class TestWork:
         quote(world, queue, "a1", persistent=True)
         world.broker.work = MAX_AT_ONCE
         quote(world, queue, "b1", persistent=True)
-        if how == "purge":
-            queue.purge()
-        else:
-            world.vhost.remove_queue(queue)
+        assert (queue.ready_count, len(queue.hidden)) == (2, 1)
+        with pytest.raises(PreconditionFailed, match="is not empty"):
+            world.vhost.delete_queue("q", None, if_empty=True)
+        assert (queue.purge() if how == "purge" else world.vhost.remove_queue(queue)) == 2
+        assert queue.ready_count == 0
         world.run()
-        assert (queue.ready_count, len(queue.hidden)) == ((1, 0) if how == "purge" else (0, 0))
-        assert len(world.held_log.kept) == queue.ready_count
+        assert (queue.ready_count, len(queue.hidden), len(world.held_log.kept)) == (0, 0, 0)
+        if how == "purge":
+            quote(world, queue, "c1")
+            assert world.contents(queue) == ["c1"]
 
     def test_many_queues_with_a_message_each_are_inserted_in_steps(self, world: World) -> None:
         queues = [world.queue(f"q{number}", queue_type="last-value", last_value_key="symbol") for number in range(3000)]
@@ -257,7 +271,7 @@ class TestWork:
         counts = []
         while world.posted:
             world.posted.pop(0)()
-            counts.append(sum(queue.ready_count + queue.unacked for queue in queues))
+            counts.append(sum(len(queue.ready) + queue.unacked for queue in queues))
         assert len(counts) >= 2 and all(after - before <= STEP_WORK / INSERT_WORK for before, after in pairwise(counts))
         assert counts[-1] == 2999
         assert takers[0].history == ["a1"] and takers[1].history == []

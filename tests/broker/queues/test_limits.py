@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.support import Taker, World, deaths_in, figures
+from leveret.broker.content_policy import DROP_FIRST, DROP_IN_ORDER, DROP_NEVER, ContentPolicy
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.message import FORMAT_AMQP0, Message
+from tests.broker.support import Taker, World, body_of, deaths_in, figures
 
 
 class TestDropHead:
@@ -155,3 +158,86 @@ def test_a_limit_by_bytes_counts_correctly_while_dead_letters_arrive(world: Worl
     assert consumer.bodies() == ["aa", "bb", "dd"]
     assert world.contents(limited) == ["ee"]
     assert limited.paging.memory() == 0
+
+
+class _ByBody(ContentPolicy):
+    """Overflow drops messages that begin with `f` first, and never those that begin with `n`."""
+
+    def overflow_rule(self, message: Message) -> int:
+        return {b"f": DROP_FIRST, b"n": DROP_NEVER}.get(body_of(message)[:1], DROP_IN_ORDER)
+
+
+class TestRules:
+    """Content policies say which messages are dropped first, and which never."""
+
+    @pytest.fixture(autouse=True)
+    def policy(self, world: World) -> None:
+        world.broker.content_policies[FORMAT_AMQP0] = _ByBody()
+
+    def test_the_order(self, world: World) -> None:
+        queue = world.queue(max_length=4)
+        world.push(queue, "n1", "a1", "f1", "a2", "f2", "n2", "n3", "n4", "n5", "n6")
+        assert world.contents(queue) == ["n1", "n2", "n3", "n4", "n5", "n6"]
+
+    @pytest.mark.parametrize(("first", "dropped"), [("n", "a"), ("a", "f")])
+    @pytest.mark.parametrize("sort_key", [None, "rank"])
+    def test_one_among_many_others_is_found_in_steps(
+        self, world: World, first: str, dropped: str, sort_key: str | None
+    ) -> None:
+        queue = world.queue(**({} if sort_key is None else {"sort_key": sort_key}))
+        for _ in range(10):
+            world.push(queue, *[first] * 1000)
+            world.run()
+        world.push(queue, dropped, "n")
+        queue.limits.note_droppable()
+        world.run()
+        policies = world.vhost.policies
+        policies.set(policies.user, "length", "q", {"max-length": 10_001}, apply_to="all", priority=0)
+        world.end_turn()
+        assert queue.ready_count == 10_002  # still looking
+        turns = 0
+        while queue.ready_count > 10_001:
+            world.end_turn()
+            queue.drain()
+            assert world.broker.work <= 2 * STEP_WORK
+            turns += 1
+        assert 2 < turns < 50
+        world.run()
+        contents = world.contents(queue)
+        assert (dropped in contents, len(contents)) == (False, 10_001)
+
+    def test_what_is_never_dropped_is_examined_once(self, world: World) -> None:
+        queue = world.queue(max_length=1)
+        for _ in range(10):
+            world.push(queue, *["n"] * 1000)
+            world.run()
+        world.push(queue, "n")
+        assert world.broker.work < 100
+        world.run()
+        world.push(queue, "a")
+        assert queue.ready_count == 10_001
+
+    def test_many_that_are_first_are_dropped_beyond_the_memory_for_them(self, world: World) -> None:
+        world.broker.droppable_backlog = 9_000
+        queue = world.queue()
+        for _ in range(10):
+            world.push(queue, *["a"] * 1000)
+            world.run()
+        world.push(queue, "f")
+        queue.limits.note_droppable()
+        world.end_turn()
+        assert queue.ready_count == 10_001  # still looking
+        world.run()
+        assert queue.ready_count == 10_000
+
+    def test_a_message_that_becomes_visible_late(self, world: World) -> None:
+        queue = world.queue(max_length=3)
+        world.push(queue, "a")
+        late = queue.prepare(world.message("f1"))
+        world.push(queue, "b", "f2", "b")
+        Taker(queue, only=b"b")
+        world.run()
+        assert queue.ready_count == 1
+        queue.insert_new(late)
+        world.push(queue, "c", "d")
+        assert world.contents(queue) == ["a", "c", "d"]

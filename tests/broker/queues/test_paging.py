@@ -457,3 +457,18 @@ def test_a_run_of_any_publishers_is_added_to_a_chunk(publishers: tuple[int, int]
     other.add(3, 0, 20, 10, 6)
     chunk.extend(other)
     assert chunk.publisher_of(len(chunk.seqs) - 1) == 6
+
+
+def test_a_message_that_becomes_visible_after_younger_ones_were_paged_out(small: World) -> None:
+    queue = small.queue(durable=True)
+    small.push(queue, *BODIES[:30], persistent=True)
+    late = queue.prepare(small.message("late", persistent=True))
+    fill(small, queue, bodies=BODIES[30:])
+    backlog = queue.ready.backlog
+    assert backlog.chunks and not backlog.young
+    queue.insert_new(late)
+    small.push(queue, "new", persistent=True)
+    contents = small.contents(queue)
+    assert contents.index("late") <= 30
+    contents.remove("late")
+    assert contents == [*BODIES, "new"]

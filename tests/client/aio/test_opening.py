@@ -114,10 +114,23 @@ async def test_unreachable_port_or_host(dial: Connect) -> None:
     with pytest.raises(ConnectionFailed) as caught:
         await dial(f"amqp://127.0.0.1:{port}")
     assert type(caught.value) is ConnectionFailed
-    assert (caught.value.host, caught.value.port) == ("127.0.0.1", port) and str(port) in str(caught.value)
+    assert (caught.value.host, caught.value.port) == ("127.0.0.1", port)
+    assert str(caught.value) == f"cannot connect to 127.0.0.1:{port}: Connection refused"
     with pytest.raises(ConnectionFailed) as caught:
         await dial("amqp://no-such-host.invalid")
-    assert "no-such-host.invalid" in str(caught.value)
+    assert "no-such-host.invalid" in str(caught.value) and "Unknown error" not in str(caught.value)
+
+
+async def test_a_host_with_several_addresses_refuses(dial: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+
+    def resolve(*_: object, **__: object) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.1", "127.0.0.2")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(ConnectionFailed) as caught:
+        await dial(f"amqp://broker.example.com:{port}")
+    assert str(caught.value) == f"cannot connect to broker.example.com:{port}: Connection refused"
 
 
 async def test_invalid_options() -> None:

@@ -11,11 +11,9 @@ import pytest
 from leveret import aio
 from leveret.client import AuthenticationFailed, ConnectionFailed, ConnectionLost, ProtocolMismatch, VhostRefused
 from leveret.wire.amqp10 import frames
-from leveret.wire.amqp10.frames import FrameReader
-from leveret.wire.amqp10.output import Output
-from leveret.wire.amqp10.security import SaslMechanisms, SaslOutcome
-from leveret.wire.amqp10.transport import Begin, Close, End, Open
+from leveret.wire.amqp10.transport import Begin, Close, End
 from tests.client.amqp10.conftest import Connect1
+from tests.client.amqp10.peer import Peer
 from tests.client.conftest import Connect
 from tests.client.fake import scripted_server
 from tests.support.broker import Broker
@@ -47,6 +45,36 @@ async def test_vhosts(connect: Connect1, leveret_only: Broker, name: str) -> Non
     await channel.delete_queue(name)
 
 
+async def test_hostnames(connect: Connect1, server: Broker) -> None:
+    """The hostname takes the place of the vhost. An unknown one without the prefix is that of the vhost '/'."""
+    async with await connect(vhost="nowhere", hostname="anything.example") as connection:
+        assert connection.is_open
+    with pytest.raises(VhostRefused, match=r"refused the hostname 'vhost:nowhere' .*\(options vhost, hostname, user\)"):
+        await connect(hostname="vhost:nowhere")
+
+
+async def test_the_hostname_is_that_of_the_login_and_the_open(dial: Connect) -> None:
+    """Qpid Broker-J chooses the mechanisms and users of a virtual host by that of the login."""
+    asked: list[object] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        asked.extend(await peer.open())
+        await peer.begin()
+        while not isinstance(frame := await peer.next(), Close):
+            if isinstance(frame, End):
+                peer.output.send(End())
+                await peer.flush()
+        peer.output.send(Close())
+        await peer.flush()
+
+    async with fake(script) as url:
+        for options in ({"hostname": "default"}, {"vhost": "shop", "hostname": "default"}, {"vhost": "shop"}, {}):
+            connection = await dial.open("1.0", url, **options)
+            await connection.close()
+    assert asked == ["default"] * 4 + ["vhost:shop"] * 2 + ["127.0.0.1"] * 2
+
+
 async def test_anonymous(connect: Connect1, leveret_only: Broker) -> None:
     assert (await connect(mechanism="ANONYMOUS")).is_open
 
@@ -63,49 +91,6 @@ async def fake(script: Script) -> AsyncIterator[str]:
     """Run the script for every connection and yield the URL."""
     async with scripted_server(script) as port:
         yield f"amqp://127.0.0.1:{port}"
-
-
-class Peer:
-    """The server side of an AMQP 1.0 connection, driven by the test."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.frames = FrameReader(1 << 20)
-        self.output = Output(1 << 20)
-        self.coming: list[object] = []
-
-    async def next(self) -> object:
-        while not self.coming:
-            data = await self.reader.read(1 << 16)
-            if not data:
-                raise asyncio.IncompleteReadError(b"", None)
-            self.coming.extend(self.frames.receive(data))
-        return self.coming.pop(0)
-
-    async def flush(self) -> None:
-        self.writer.write(self.output.to_send())
-        await self.writer.drain()
-
-    async def open(self, **fields: object) -> None:
-        await self.next()
-        self.output.send_header(frames.SASL)
-        self.output.send(SaslMechanisms(("PLAIN",)))
-        await self.flush()
-        await self.next()
-        self.output.send(SaslOutcome(0))
-        await self.flush()
-        await self.next()
-        await self.next()
-        self.output.send_header(frames.AMQP)
-        self.output.send(Open("peer", **fields))  # type: ignore[arg-type]
-        await self.flush()
-
-    async def begin(self) -> None:
-        begin = await self.next()
-        assert isinstance(begin, Begin)
-        self.output.send(Begin(0, 100, 100, begin.channel))
-        await self.flush()
 
 
 async def test_auto_falls_back_to_1_0(dial: Connect) -> None:

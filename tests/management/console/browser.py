@@ -351,19 +351,22 @@ class Console:
         self._expected.add(f"status of {status} ")
         wait_until(lambda: any(map(self._is_expected, self._read())), lambda: str(self._messages), SHOWN_WITHIN)
 
-    def problems(self) -> list[str]:
-        """Return unexpected messages in the browser's console, and violations of the content security policy."""
-        unexpected = [message for message in self._read() if not self._is_expected(message)]
-        return [*unexpected, *(self.script("return window.violations") or [])]
-
     def leave(self) -> None:
-        """Leave the console, so that the end of the test changes nothing that it shows. Once it is left, do nothing."""
+        """Leave the console, so that the end of the test changes nothing that it shows. Once it is left, do nothing.
+
+        Notes unexpected messages in the browser's console, and violations of the content security policy.
+        """
         if self._has_left:
             return  # another page reports that it has no icon
         self._has_left = True
-        self.reported += self.problems()
+        windows = self.driver.window_handles
+        self.driver.switch_to.window(windows[-1])  # the test may have closed the current one
+        self.reported += [message for message in self._read() if not self._is_expected(message)]
+        for window in windows:
+            self.driver.switch_to.window(window)
+            self.reported += self.script("return window.violations") or []
+            self.driver.get("about:blank")
         self.forget_problems()
-        self.driver.get("about:blank")
 
     def forget_problems(self) -> None:
         """Drop the messages in the browser's console, such as those of other pages."""

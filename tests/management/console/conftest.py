@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote
 
 import pytest
 
@@ -82,13 +83,15 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def downloaded(path: Path) -> bytes:
-    """Wait until the browser has saved a file, and return its content."""
+    """Wait until the browser has saved a file, and return its content. Removes the file: the browser replaces none."""
     partial = path.with_name(f"{path.name}.crdownload")
     wait_until(
         lambda: path.exists() and path.stat().st_size > 0 and not partial.exists(),
         lambda: f"no {path.name} in {list(path.parent.iterdir())}",
     )
-    return path.read_bytes()
+    content = path.read_bytes()
+    path.unlink()
+    return content
 
 
 @pytest.fixture(scope="session")
@@ -101,12 +104,31 @@ def driver(downloads: Path) -> Iterator[Chrome]:
     opened.quit()
 
 
+def definitions(api: HttpBroker) -> list[str]:
+    """Return the paths of what the broker has."""
+    found = api.get("/definitions")
+    kinds = ("queues", "exchanges", "policies", "topic_permissions", "vhosts", "users")
+    paths = [path_of(kind.replace("_", "-"), item) for kind in kinds for item in found[kind]]
+    parameters = [path_of(f"parameters/{item['component']}", item) for item in found["parameters"]]
+    return [*paths, *parameters, *(path_of("operator-policies", item) for item in api.get("/operator-policies"))]
+
+
+def path_of(kind: str, item: dict[str, str]) -> str:
+    """Return the path of an object in the definitions."""
+    parts = [item[key] for key in ("vhost", "name", "user") if key in item]
+    return "/".join(["", kind, *(quote(part, safe="") for part in parts)])
+
+
 @pytest.fixture
 def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
-    """The console in a new window. The test fails if the browser reports an error."""
+    """The console in a new window. The test fails if the browser reports an error.
+
+    What the test declares is deleted, also if it fails.
+    """
     from tests.management.console.browser import Console
 
     first = driver.current_window_handle
+    before = definitions(api)
     driver.switch_to.new_window("window")
     opened = Console(driver, f"http://127.0.0.1:{api.port}/")
     opened.prefer("light")
@@ -115,8 +137,14 @@ def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
     opened.leave()
     driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": opened.url.rstrip("/"), "storageTypes": "all"})
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    driver.close()
+    for window in driver.window_handles:
+        if window != first:
+            driver.switch_to.window(window)
+            driver.close()
     driver.switch_to.window(first)
+    for path in definitions(api):
+        if path not in before:
+            api("DELETE", path)
     assert opened.reported == []
 
 

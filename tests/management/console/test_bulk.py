@@ -46,9 +46,6 @@ def test_listed_queues_are_paused_resumed_and_purged(console: Console, api: Http
     console.click("Purge 2 queues")
     console.see("Purged 2 queues")
     assert [queue(api, name)["messages"] for name in ("many-1", "many-2")] == [0, 0]
-    console.open("overview")
-    for name in ("many-1", "many-2", "many-empty"):
-        delete(api, name)
 
 
 def test_a_deleted_queue_is_restored_with_its_bindings(console: Console, api: HttpBroker) -> None:
@@ -67,8 +64,6 @@ def test_a_deleted_queue_is_restored_with_its_bindings(console: Console, api: Ht
     assert [(item["source"], item["routing_key"], item["arguments"]) for item in restored] == [
         ("amq.topic", "lost.#", {"a": 1})
     ]
-    console.open("overview")
-    delete(api, "lost")
 
 
 def test_deleted_exchanges_bindings_and_policies_are_restored(console: Console, api: HttpBroker) -> None:
@@ -94,10 +89,6 @@ def test_deleted_exchanges_bindings_and_policies_are_restored(console: Console, 
     found = api.get(paths["policies.delete"])
     assert {key: found[key] for key in policy} == policy
     assert api.get(paths["exchange.delete"])["internal"] is True
-    console.open("overview")
-    api("DELETE", paths["exchange.delete"])
-    api("DELETE", paths["policies.delete"])
-    delete(api, "gone-target")
 
 
 def test_a_definition_with_a_secret_is_not_restored(console: Console, api: HttpBroker) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from leveret.wire.amqp10.messaging import Source
 from tests.management.console.conftest import Screenshot
-from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete
+from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, parameters
 from tests.management.http.client import HttpBroker
 from tests.support.peers.amqp10 import Peer, Session, message, under
 from tests.support.peers.engine_amqp09 import Client
@@ -29,9 +29,11 @@ def session(api: HttpBroker, container: str = "billing") -> Iterator[Session]:
     peer = Peer(api.process.host, api.process.port)
     assert peer.login(response=b"\0guest\0guest") == 0
     peer.open(container)
-    yield peer.begin()
-    with suppress(OSError, AssertionError):
-        peer.close()
+    try:
+        yield peer.begin()
+    finally:
+        with suppress(OSError, AssertionError):
+            peer.close()
 
 
 @contextmanager
@@ -40,10 +42,12 @@ def branch(api: HttpBroker, name: str) -> Iterator[None]:
     client = Client(api.process)
     client.call("dtx.select", "dtx.select-ok")
     client.call("dtx.start", "dtx.start-ok", dtx_identifier=name)
-    with closing(client.socket):
-        yield
-    for path in ("rollback", "forget"):
-        api("POST", f"/leveret/operations/dtx.{path}", {"name": name})
+    try:
+        with closing(client.socket):
+            yield
+    finally:
+        for path in ("rollback", "forget"):
+            api("POST", f"/leveret/operations/dtx.{path}", {"name": name})
 
 
 @pytest.fixture
@@ -65,11 +69,13 @@ def test_a_link_that_its_client_has_left(console: Console, api: HttpBroker, work
         receiver = peer.receiver(name="invoices-in", credit=5, source=kept)
         receiver.get()
         console.enter("links", vhost="/", sort="unsettled", desc="1")
-        rows = console.wait_for_rows(lambda found: len(found) == 2 and all("attached" in row for row in found))
-        assert [row[:3] for row in rows] == [
+        expected = [
             ["invoices-in", f"/queues/{work}", "to client"],
             ["invoices-out", f"/queues/{work}", "from client"],
         ]
+        console.wait_for_rows(
+            lambda found: [row[:3] for row in found] == expected and all("attached" in row for row in found)
+        )
         console.click("invoices-in")
         console.see_heading("invoices-in")
         console.see("unsettled-state")
@@ -92,8 +98,7 @@ def test_a_link_that_its_client_has_left(console: Console, api: HttpBroker, work
 
 
 def test_open_transactions(console: Console, api: HttpBroker, work: str) -> None:
-    parameters = pika.ConnectionParameters("127.0.0.1", api.process.port)
-    with pika.BlockingConnection(parameters) as connection, session(api) as peer:
+    with pika.BlockingConnection(parameters(api)) as connection, session(api) as peer:
         channel = connection.channel()
         channel.tx_select()
         for _ in range(3):
@@ -109,15 +114,14 @@ def test_open_transactions(console: Console, api: HttpBroker, work: str) -> None
         console.fill("Filter open transactions", "guest")
         console.wait_for_rows(lambda found: len(found) == 2)
         channel.tx_commit()
-        console.wait_for_rows(lambda found: len(found) == 1)
+        console.wait_for_rows(lambda found: len(found) == 1 and "coordinator" in found[0])
 
 
 def test_a_prepared_branch_is_resolved(console: Console, api: HttpBroker) -> None:
     with branch(api, "order-17"):
         assert api("POST", "/leveret/operations/dtx.prepare", {"name": "order-17"}).status == 200
         console.enter("transactions", kind="branches")
-        rows = console.wait_for_rows(lambda found: len(found) == 1)
-        assert rows[0][0] == "order-17" and "prepared" in rows[0]
+        console.wait_for_rows(lambda found: [row[0] for row in found] == ["order-17"] and "prepared" in found[0])
         console.click("Roll back…")
         console.see("its messages are requeued")
         console.click("Roll back branch")
@@ -156,8 +160,6 @@ def test_scripts_in_names_of_links_are_inert(console: Console, api: HttpBroker) 
         console.see_dialog()
         assert console.script("return window.attacked") is None
         assert console.script("return document.querySelectorAll('main img, body script').length") == 0
-    for name in (SCRIPT, IMAGE):
-        delete(api, name)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish
+from tests.management.console.test_console import IMAGE, SCRIPT, declare, publish
 from tests.management.http.client import HttpBroker
 from tests.support.broker import ROOT
 
@@ -278,5 +278,3 @@ def test_copy_as_in_the_views(console: Console, api: HttpBroker, axe: str) -> No
     console.see("payload_encoding")
     assert console.script("return window.attacked") is None
     assert console.script("return document.querySelectorAll('main img, body script').length") == 0
-    for name in (IMAGE, SCRIPT):
-        delete(api, name)

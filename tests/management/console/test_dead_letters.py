@@ -43,12 +43,12 @@ def test_dead_letters_are_grouped_and_replayed(
     console: Console, api: HttpBroker, graves: str, axe: str, screenshot: Screenshot
 ) -> None:
     console.enter("queues", "/", graves, tab="dead-letters")
-    rows = console.wait_for_rows(lambda found: len(found) == 3)
-    assert [row[:5] for row in rows] == [
+    expected = [
         ["rejected", "work.orders", "(default exchange)", "timeout", "4"],
         ["rejected", "work.bills", "(default exchange)", "–", "3"],
         ["rejected", "work.orders", "(default exchange)", "no stock", "2"],
     ]
+    console.wait_for_rows(lambda found: [row[:5] for row in found] == expected)
     assert console.findings(axe) == []
     screenshot("dead-letters-light")
     console.click("Replay…")
@@ -57,12 +57,11 @@ def test_dead_letters_are_grouped_and_replayed(
     assert queue(api, graves)["messages"] == 9
     console.click("Replay messages")
     console.see("Replayed 4 messages")
-    rows = console.wait_for_rows(lambda found: len(found) == 2)
+    console.wait_for_rows(lambda found: [row[4] for row in found] == ["3", "2"])
     assert (queue(api, graves)["messages"], queue(api, "work.orders")["messages"]) == (5, 4)
     console.fill("Header of the exception", "x\ue003")  # backspace
     console.click("Group")
     console.wait_for_rows(lambda found: [row[3] for row in found] == ["3", "2"])
-    console.open("overview")
 
 
 def test_dead_letters_without_a_target_stay(console: Console, api: HttpBroker, graves: str) -> None:
@@ -74,7 +73,6 @@ def test_dead_letters_without_a_target_stay(console: Console, api: HttpBroker, g
     console.click("Replay messages")
     console.see("Replayed 0 messages; 3 stay")
     assert queue(api, graves)["messages"] == 9
-    console.open("overview")
 
 
 def test_a_group_opens_the_message_browser(console: Console, api: HttpBroker, graves: str) -> None:
@@ -83,9 +81,8 @@ def test_a_group_opens_the_message_browser(console: Console, api: HttpBroker, gr
     console.click("Browse", "tr:has(a[title='work.bills']) a")
     console.see("Only messages with reason rejected, queue work.bills")
     console.see("3 messages of 9 messages that were looked at")
-    trail = console.find("ol", "Trail of the message").text
-    assert "rejected in work.bills, 1 time, published to (default exchange) with work.bills" in trail
-    assert trail.endswith("now in graves")
+    console.see("rejected in work.bills, 1 time, published to (default exchange) with work.bills")
+    console.find("ol li", "now in graves")
     console.choose("Search in", "the body")
     console.fill("Text", "bill 1")
     console.click("Search")
@@ -94,4 +91,3 @@ def test_a_group_opens_the_message_browser(console: Console, api: HttpBroker, gr
     console.see("1 message of 9 messages that were looked at")
     console.click("Show all")
     console.see_no("Only messages with")
-    console.open("overview")

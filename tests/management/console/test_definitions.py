@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.management.console.test_console import delete
 from tests.management.http.client import HttpBroker
 
 if TYPE_CHECKING:
@@ -60,9 +59,15 @@ def test_an_import_after_a_look_at_the_differences(console: Console, api: HttpBr
     choose(console, tmp_path / "changed.json", {"queues": [{**QUEUE, "arguments": {"x-max-length": 5}}]})
     console.see("planned")
     console.see_no(EQUAL)
-    console.open("overview")
-    console.see_heading("Overview")
-    delete(api, "planned")
+
+
+def test_differences_are_those_of_the_chosen_vhost(console: Console, tmp_path: Path) -> None:
+    console.enter("definitions", vhost="/")
+    choose(console, tmp_path / "new.json", {"queues": [{key: value for key, value in QUEUE.items() if key != "vhost"}]})
+    console.see("+ queue 'planned'")
+    console.choose("Vhost", "interop")
+    console.see_location("vhost=interop")
+    console.see_no("Differences of new.json")
 
 
 def test_a_read_only_administrator_compares_and_does_not_import(console: Console, tmp_path: Path) -> None:

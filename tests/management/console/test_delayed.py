@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret import sync
-from tests.management.console.test_console import declare, delete, publish
+from tests.management.console.test_console import declare, publish
 from tests.management.http.client import HttpBroker
 
 if TYPE_CHECKING:
@@ -41,6 +41,3 @@ def test_delayed_messages_are_shown_with_the_time_at_which_they_become_ready(con
     console.driver.refresh()
     console.see("latest message")
     console.see_enabled("Delete messages…", enabled=False)
-    console.open("overview")
-    console.see_heading("Overview")
-    delete(api, "appointments")

@@ -67,19 +67,11 @@ def enter(console: Console, *parts: str, user: str = "guest", **query: str) -> N
     console.driver.refresh()
     console.open("learn", *parts, **query)
     console.sign_in(user)
+    console.see_heading()
 
 
 def names(api: HttpBroker, kind: str) -> list[str]:
     return [item["name"] for item in api.get(f"/{kind}/%2F") if item["name"].startswith(PREFIX)]
-
-
-@pytest.fixture(autouse=True)
-def no_leftovers(api: HttpBroker) -> Iterator[None]:
-    """Delete what a failed test leaves."""
-    yield
-    for kind in ("queues", "exchanges"):
-        for name in names(api, kind):
-            api("DELETE", f"/{kind}/%2F/{name}")
 
 
 def answer(console: Console, ask: dict[str, Any] | None) -> None:

@@ -25,28 +25,37 @@ def log_records(api: HttpBroker, *queues: str) -> None:
 
 
 def test_records_are_shown_as_they_are_logged(console: Console, api: HttpBroker, axe: str) -> None:
-    log_records(api, "log-past")
+    log_records(api, "follow-past")
     console.enter("overview")
     console.press("gj")
     console.see_heading("Log")
-    console.fill("Text", "log-\n")
-    console.see_location("text=log-")
-    console.wait_for_rows(lambda rows: bool(rows) and "'log-past'" in rows[0][3])
-    log_records(api, "log-live")
-    (row, *_) = console.wait_for_rows(lambda rows: "'log-live'" in rows[0][3])
+    console.fill("Text", "follow-\n")
+    console.see_location("text=follow-")
+    console.wait_for_rows(lambda rows: bool(rows) and "'follow-past'" in rows[0][3])
+    log_records(api, "follow-live")
+    (row, *_) = console.wait_for_rows(lambda rows: len(rows) == 2 and "'follow-live'" in rows[0][3])
     assert (row[1], row[2], row[4], row[6]) == ("info", "leveret.connection", "/", "broker")
     console.find("[role=status]", "Following")
     console.see("2 records")
     assert console.findings(axe) == []
     console.click("Pause")
     console.find("[role=status]", "Paused")
-    assert console.find("button", "Resume").get_attribute("aria-pressed") == "true"
-    log_records(api, "log-paused")
+    console.find("button[aria-pressed=true]", "Resume")
+    log_records(api, "follow-paused")
     console.click("Resume")
-    console.wait_for_rows(lambda rows: len(rows) == 3 and "'log-paused'" in rows[0][3])
+    console.wait_for_rows(lambda rows: len(rows) == 3 and "'follow-paused'" in rows[0][3])
     console.use_phone()
     console.see_fit()
     console.wait_for_rows(lambda rows: len(rows) == 3 and rows[0][0] == "info")
+
+
+def test_a_filter_is_typed_while_records_arrive(console: Console, api: HttpBroker) -> None:
+    console.enter("log", text="halfway")
+    console.see("No record matches so far.")
+    console.field("Text").send_keys("-1")
+    log_records(api, "halfway-1")
+    console.wait_for_rows(lambda rows: len(rows) == 1)
+    assert console.field("Text").get_property("value") == "halfway-1"
 
 
 def test_a_record_and_the_records_of_its_connection(console: Console, api: HttpBroker) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.management.console.conftest import downloaded
-from tests.management.console.test_console import declare, delete, publish, queue
+from tests.management.console.test_console import declare, publish, queue
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
 
@@ -47,6 +47,3 @@ def test_messages_that_match_are_exported_and_imported(
     console.see_problem(404)
     console.press("\ue00c")  # Escape
     console.see_dialog(shown=False)
-    console.open("overview")
-    console.see_heading("Overview")
-    delete(api, "filed")

@@ -187,7 +187,6 @@ def test_a_large_payload_is_read_in_ranges(console: Console, api: HttpBroker, in
     console.click("Download")
     target = downloads / "payload.bin"
     assert downloaded(target) == whole
-    target.unlink()
     console.click("Show whole payload")
     console.see_no("Next part")
     console.see_enabled("JSON", ".toolbar button")

@@ -63,7 +63,7 @@ def sign_in_at_provider(console: Console, name: str) -> None:
     console.see_location("/interaction/")
     console.element("[name=login]").send_keys(name)
     console.element("[name=password]").send_keys("any")
-    console.retry(console.element("button[type=submit]").click, "sign in")
+    console.retry(lambda: console.element("button[type=submit]").click(), "sign in")
     console.see("Authorize")
     console.retry(lambda: console.element("button[type=submit]").click(), "authorize")
 

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 
+# Keeps the broker from answering requests for a count, so that a search lasts until it is cancelled.
+_WITHOUT_COUNTS = """
+window.real = window.fetch;
+window.fetch = (url, options) => String(url).endsWith("/messages/count")
+  ? new Promise((_, refuse) => options.signal.addEventListener("abort", () => refuse(options.signal.reason)))
+  : window.real(url, options);
+"""
+
+
 @pytest.fixture
 def orders(api: HttpBroker) -> Iterator[str]:
     """A queue with three messages."""
@@ -33,17 +42,17 @@ def test_a_long_search_shows_its_progress_and_is_cancelled(
     with sync.connect(api.process.url()) as connection, connection.channel().publisher(routing_key=orders) as publisher:
         for number in range(30_000):
             publisher.publish(b"x", headers={"weight": 50 + number % 2})
-    # So many terms that the search takes several seconds.
-    selector = " OR ".join(f"weight={number}" for number in range(100, 340)) + " OR weight=50"
     console.enter("queues", "/", orders, tab="messages")
-    console.fill("Selector", selector)
+    console.fill("Selector", "weight = 50")
     console.click("Search")
     console.see("50 messages of")
+    console.script(_WITHOUT_COUNTS)
     console.click("Count all")
-    console.see("found")
+    console.see("found 50")
     assert console.findings(axe) == []
     console.click("Cancel search")
     console.see_no("Cancel search")
+    console.script("window.fetch = window.real")
     console.fill("Selector", "weight = 51")
     console.click("Search")
     console.click("Count all")

@@ -64,7 +64,7 @@ def test_shovels_are_restarted_and_deleted(
     console.click("Restart shovel")
     console.see("Restarted shovel 'orders'")
     publish(api, "in", "after the restart")
-    console.wait_for_rows(lambda found: "2" in found[0])
+    console.wait_for_rows(lambda found: bool(found) and "2" in found[0])
     console.click("Delete…")
     console.click("Delete shovel")
     console.see("No shovel matches.")

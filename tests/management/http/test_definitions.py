@@ -351,6 +351,34 @@ def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> No
     assert (changed["before"], changed["after"]) == ({"password": "***"}, {"password": "***"})
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "amqp://ann:s3cr%2F@rabbit",
+        "amqp://ann:s3cr/s3cr@rabbit",
+        "amqp://ann:s3cr?s3cr@rabbit",
+        "amqp://ann:1?s3cr@rabbit",
+        "amqp://ann:s3cr#s3cr@rabbit",
+        "amqp://ann@home:s3cr/@rabbit",
+        "ann:s3cr@rabbit",
+        "amqps://rabbit?keypassword=s3cr@s3cr&s3cr",
+    ],
+)
+def test_reports_show_no_passwords_of_uris(broker: HttpBroker, uri: str) -> None:
+    value = {"src-uri": ["amqp://", uri], "src-queue": "a", "dest-uri": uri, "dest-queue": "b"}
+    report = dry_run(broker, {"parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": value}]})
+    [shown] = report["added"] + report["refused"]
+    assert shown["after"]["value"]["src-queue"] == "a"
+    assert "s3cr" not in json.dumps(report)
+
+
+def test_reports_have_no_credentials(api: HttpBroker) -> None:
+    value = {"uri": ["amqp://me:p/w@host", "amqp://me:p?w@host"], "options": {"password": "pw"}}
+    [added] = dry_run(api, {"global_parameters": [{"name": "upstream", "value": value}]})["added"]
+    shown = {"uri": ["amqp://***@host", "amqp://***@host"], "options": {"password": "***"}}
+    assert added["after"]["value"] == shown
+
+
 def test_users_and_vhosts_of_the_configuration_are_left_alone(api: HttpBroker) -> None:
     document = {
         "users": [{"name": "monitor", "password_hash": "", "tags": []}],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from unittest.mock import AsyncMock, Mock
 from urllib.parse import quote
 
 import pytest
 
+from leveret.management.http.operations import execute
+from leveret.management.http.request import Request
 from tests.management.http.client import HttpBroker
 
 
@@ -164,3 +168,20 @@ def test_missing_keys(api: HttpBroker) -> None:
     reply = api("PUT", "/permissions/%2F/guest", {"configure": ".*"})
     assert reply.status == 400
     assert reply.json == {"error": "bad_request", "reason": "[{key_missing,write},{key_missing,read}]"}
+
+
+def test_long_results_of_operations_are_encoded_in_parts() -> None:
+    """Other requests are served between them."""
+
+    async def parts() -> list[bytes]:
+        request = Mock(Request, control=Mock(call=AsyncMock(return_value=rows)), body=dict)
+        request.name = "queues.list"
+        answer = await execute(request)
+        assert answer.stream is not None
+        return [part async for part in answer.stream]
+
+    for count in (0, 1, 2001):
+        rows = [{"name": f"q{number}"} for number in range(count)]
+        found = asyncio.run(parts())
+        assert json.loads(b"".join(found)) == {"result": rows}
+        assert max(map(len, found)) < 10_000

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from leveret import sync
 from tests.management.telemetry.collector import Collector, Value
@@ -47,12 +48,33 @@ def test_totals_of_vhosts(broker: LeveretProcess, collector: Collector, name: st
     assert memory.value > 10 << 20
 
 
+def test_keys_and_dropped_duplicates(broker: LeveretProcess, collector: Collector, name: str) -> None:
+    arguments: dict[str, Any] = {"x-deduplication-window": 60_000, "x-deduplication-header": "id"}
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
+        channel.declare_exchange(name, "fanout", arguments=arguments)
+        channel.declare_queue(name, arguments=arguments)
+        channel.declare_queue(f"{name}-plain")
+        channel.bind_queue(name, name)
+        for exchange in (name, ""):
+            for key in ("a", "b", "a", "a"):
+                channel.publish("x", name, exchange=exchange, headers={"id": key})
+        for kind, dropped in (("queue", 4), ("exchange", 2)):
+            attributes = {"leveret.vhost": "/", f"leveret.{kind}.name": name}
+            wait_value(collector, f"leveret.{kind}.dropped_duplicates", attributes, dropped)
+            wait_value(collector, f"leveret.{kind}.deduplication_keys", attributes, 2)
+            (_,) = collector.metric(f"leveret.{kind}.deduplication_keys")  # others do not have the metric
+        channel.delete_exchange(name)
+        channel.delete_queue(name)
+        channel.delete_queue(f"{name}-plain")
+
+
 def test_no_metrics_of_queues_by_default(tmp_path: Path, name: str) -> None:
     with Collector() as collector, start_broker(tmp_path, collector.url, metrics_interval="1") as broker:
         with sync.connect(broker.url()) as connection, connection.channel() as channel:
             channel.declare_queue(name)
         wait_value(collector, "leveret.queues", {"leveret.vhost": "/"}, 1)
         assert not collector.metric("leveret.queue.published")
+        assert not collector.metric("leveret.exchange.dropped_duplicates")
 
 
 def test_a_restart_of_the_telemetry_process(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ class Blocks:
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(self.blocks)
 
+    def __reversed__(self) -> Iterator[Entry]:
+        return chain.from_iterable(map(reversed, reversed(self.blocks)))
+
     def __getitem__(self, index: int) -> Entry:
         block, at = self._locate(index)
         return self.blocks[block][at]

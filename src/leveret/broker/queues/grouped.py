@@ -40,7 +40,6 @@ KEY: Final = "x-group-key"
 # The value of the argument for the property of AMQP 1.0, which JMS calls JMSXGroupID.
 GROUP_ID: Final = "group-id"
 
-
 # Stands for the consumers of entries that were acquired before a start.
 UNKNOWN: Final = Scope()
 
@@ -52,11 +51,12 @@ class _Holder:
     consumer  None for a scope
     groups    number of groups that it holds
     own       the first ready entry of each of these groups
-    shown     the first one of `own`, if it is in the order of delivery
+    shown     the one of `own` that is in the order of delivery
+    passed    the consumer does not want the entries of `own` up to this sequence number
     epoch     number of purges before the entries of `own` were added; after another one they are no longer in the queue
     """
 
-    __slots__ = ("consumer", "epoch", "groups", "key", "own", "shown")
+    __slots__ = ("consumer", "epoch", "groups", "key", "own", "passed", "shown")
 
     def __init__(self, key: object, consumer: Consumer | None, epoch: int) -> None:
         self.key = key
@@ -64,6 +64,7 @@ class _Holder:
         self.groups = 0
         self.own = Blocks(SEQ)
         self.shown: Entry | None = None
+        self.passed = 0
         self.epoch = epoch
 
     def may_have_credit(self) -> bool:
@@ -79,6 +80,19 @@ class _Holder:
         """Hold one group less. Return whether it holds none now."""
         self.groups -= 1
         return not self.groups
+
+    def add(self, entry: Entry) -> None:
+        """Add the first ready entry of a group that it holds."""
+        self.own.add(entry)
+        self.passed = min(self.passed, entry.seq - 1)
+
+    def next(self) -> Entry | None:
+        """Return the first entry of `own` that the consumer may want."""
+        return self.own.after(self.passed)
+
+    def pass_over(self, entry: Entry) -> None:
+        """Note that the consumer does not want an entry, which `next` has returned."""
+        self.passed = entry.seq
 
     def show(self, entry: Entry | None) -> None:
         """Note the entry of `own` that is in the order of delivery."""
@@ -358,7 +372,7 @@ class _Dispatcher(OrderedDispatcher):
             self.offer(first)
             return
         self._renew_holder(holder)
-        holder.own.add(first)
+        holder.add(first)
         if holder.consumer is None:
             self.reopen(first.seq)
         else:
@@ -376,8 +390,8 @@ class _Dispatcher(OrderedDispatcher):
             self._show(holder)
 
     def _show(self, holder: _Holder) -> None:
-        """Offer a consumer the first ready entry of the groups that it holds, if it may have credit."""
-        first = holder.own.first()
+        """Offer a consumer the first entry that it may want of the groups that it holds, if it may have credit."""
+        first = holder.next()
         shown = holder.shown
         if first is shown or not holder.may_have_credit():
             return
@@ -388,7 +402,7 @@ class _Dispatcher(OrderedDispatcher):
             self.offer(first)
 
     def _hide(self, holder: _Holder, shown: Entry) -> None:
-        """Offer a consumer the entries of the groups that it holds no longer."""
+        """Stop offering a consumer an entry of the groups that it holds."""
         self.order.discard(shown)
         holder.show(None)
 
@@ -408,6 +422,8 @@ class _Dispatcher(OrderedDispatcher):
             return None
         overlay = entry.overlay
         if not consumer.wants(entry.message, entry) or (overlay is not None and consumer.scope in overlay.refused):
+            holder.pass_over(entry)
+            self._show(holder)
             return None
         return consumer
 
@@ -502,7 +518,7 @@ class GroupedQueue(OrderedQueue):
 
     def _key_of(self, message: Message) -> Frozen:
         """Return the group of a message, None if it has none."""
-        value = self.read_headers(message).get(self.header)
+        value = self.value_of(message)
         if value is None and self.header == GROUP_ID:
             value = self.broker.property_of(message, GROUP_ID)
         key = compact_key(value)
@@ -520,8 +536,12 @@ class GroupedQueue(OrderedQueue):
         super().archive(entry)
         self._serve_others()
 
+    def settle_got(self, entry: Entry) -> None:
+        super().settle_got(entry)
+        self._serve_others()
+
     def _serve_others(self) -> None:
-        """Deliver to other consumers at the end of the turn: the group of an entry that has left may be free."""
+        """Deliver at the end of the turn: the group of an entry that has left may be free, or have another first entry."""
         if self.dispatcher.ring:
             self.activate()
 

@@ -18,8 +18,6 @@ NO_STORE: Final = "x-recent-history-no-store"
 # Maximum number of bytes of the bodies and headers in one history.
 MAX_BYTES: Final = 16 * 1024 * 1024
 _NO_STORE: Final = NO_STORE.encode()
-# Bytes of a header (as a power of two) that are decoded per unit of work.
-_HEADER_SHIFT: Final = 5
 
 
 class HistoryQueue(HiddenQueue):
@@ -76,8 +74,7 @@ class HistoryQueue(HiddenQueue):
     def _is_excluded(self, message: Message) -> bool:
         if _NO_STORE not in message.header:
             return False
-        self.broker.work += len(message.header) >> _HEADER_SHIFT
-        return self.broker.decode_headers(message).get(NO_STORE) is True
+        return self.broker.read_headers(message, 0).get(NO_STORE) is True
 
     def _copy(self, message: Message, overlay: Overlay | None) -> Entry:
         """Return a copy with no place in the log: the log may release the record of the message itself."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AVAILABLE, Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
@@ -93,6 +94,27 @@ class IndexedQueue(ClassicQueue):
     def insert_many(self, entries: list[Entry]) -> None:
         for entry in entries:
             self.insert_new(entry)
+
+    @property
+    def ready_count(self) -> int:
+        return len(self.ready) + len(self.coming)
+
+    def discard(self) -> int:
+        count = super().discard()
+        coming = self.coming
+        if coming:
+            self.coming = deque()
+            self.counters.count_published(len(coming))
+            self.broker.jobs.removals.add(self._dropping(coming))
+        return count
+
+    def _dropping(self, coming: deque[Entry]) -> Iterator[int]:
+        """Settle coming entries that were purged, in steps."""
+        while coming:
+            entry = coming.popleft()
+            self.hidden.discard(entry.seq)
+            settlement.settle(entry)
+            yield 1
 
     # Recovery
 

@@ -113,10 +113,9 @@ class LastValueQueue(IndexedQueue):
                 return
         super().insert_now(entry)
 
-    def requeue(self, entry: Entry, failed: bool = True) -> None:
-        super().requeue(entry, failed)
-        if entry.state == AVAILABLE:
-            self._keep_latest(entry)
+    def _note_returned(self, entry: Entry) -> None:
+        super()._note_returned(entry)
+        self._keep_latest(entry)
 
     def _keep_latest(self, entry: Entry) -> None:
         """Drop a ready entry that has been replaced, or the one that it replaces."""

@@ -21,7 +21,7 @@ from leveret.broker.queues.classic.ready_list import ReadyList
 from leveret.broker.queues.classic.searching import NextTurn, is_wanted
 from leveret.broker.queues.indexed import IndexedQueue
 from leveret.broker.queues.releasing import releasing_blocks
-from leveret.broker.values import FieldTable
+from leveret.broker.values import FieldValue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -52,10 +52,8 @@ class _Backlog(Backlog):
         self.head = self.blocks
 
     def insert(self, entry: Entry) -> int:
-        self.passed = 0
-        self.not_droppable = min(self.not_droppable, entry.seq)
         self.blocks.add(entry)
-        return 0
+        return self.reopen(entry.seq)
 
     def take(self, entry: Entry) -> bool:
         return self.blocks.discard(entry) or (self.young is not None and super().take(entry))
@@ -261,9 +259,9 @@ class OrderedQueue(IndexedQueue):
         self.dispatcher = dispatcher
         self.header: str = definition.settings.known[key]
 
-    def read_headers(self, message: Message) -> FieldTable:
-        """Return the headers of a message that is inserted."""
-        return self.broker.read_headers(message, INSERT_WORK)
+    def value_of(self, message: Message) -> FieldValue:
+        """Return the header that determines the order. Later changes to the headers of an entry have no effect."""
+        return self.broker.read_headers(message, INSERT_WORK).get(self.header)
 
     @abstractmethod
     def put_back(self, entry: Entry) -> None:

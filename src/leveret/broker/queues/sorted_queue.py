@@ -94,7 +94,7 @@ class SortedQueue(OrderedQueue):
         self.sorting = sorting
 
     def _place_of(self, entry: Entry) -> Place:
-        return order_of(self.read_headers(entry.message).get(self.header), entry.seq)
+        return order_of(self.value_of(entry.message), entry.seq)
 
     def index(self, entry: Entry) -> None:
         if self.sorting.places.get(entry.seq) is None:

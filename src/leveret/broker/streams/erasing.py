@@ -187,19 +187,7 @@ class Erasing:
 
 def _segment_of(made: Record, old: Segment) -> Segment:
     """Return the manifest entry of a rewritten file, which covers the same offsets in the same chunks."""
-    written = Written(
-        made["id"],
-        made["path"],
-        made["count"],
-        made["octets"],
-        made["body_octets"],
-        made["crc32"],
-        list(made["groups"]),
-        made["schema_version"],
-        made["footer_octets"],
-        made["footer_crc32"],
-    )
-    return written.segment(
+    return Written.read(made).segment(
         old.first, old.last, old.first_time, old.last_time, array("Q", old.starts), array("Q", old.times)
     )
 

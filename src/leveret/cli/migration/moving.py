@@ -220,7 +220,7 @@ class QueueMoves:
             self._report(text)
 
     async def _length(self, queue: MovedQueue) -> Length:
-        """Return the length of a queue at the source, also if that has to start first.
+        """Return the length of a queue at the source. Waits for a source that is starting.
 
         Raises:
             ChannelClosed: The source refuses, for example because the queue does not exist.

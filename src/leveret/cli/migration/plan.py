@@ -121,7 +121,7 @@ def _of_policy(label: str, definition: object) -> Iterator[Finding]:
 def _of_queues(queues: Sequence[Row]) -> Iterator[Finding]:
     quorum = sum(row["type"] == QUORUM for row in queues)
     if quorum:
-        effect = "become durable queues with a delivery limit; PostgreSQL replicates them if it stores the messages"
+        effect = "imported as durable with a delivery limit; replicated only if PostgreSQL stores the messages"
         yield Finding(object=counted(quorum, "quorum queue"), effect=effect)
     for row in queues:
         reason = reason_to_stay(row)

@@ -92,7 +92,7 @@ class Source:
         try:
             return json.loads(content)
         except ValueError:
-            raise Failed(f"{self._endpoint.shown} is no management API: it answers with text that is not JSON") from None
+            raise Failed(f"{self._endpoint.shown} is not a management API: it answers with text that is not JSON") from None
 
     def _request(self, method: str, path: str) -> bytes:
         endpoint = self._endpoint
@@ -134,11 +134,17 @@ def with_ca(uri: str, ca: Path | None) -> str:
     return uri if ca is None or not uri.startswith("amqps:") else f"{uri}?cafile={quote(str(ca), safe='/')}"
 
 
-def without_vhost(option: str, uri: str) -> str:
-    """Return a URI that an option gives. Raises `Failed` if it has a vhost."""
+def check_without_vhost(option: str, uri: str) -> None:
+    """Raise `Failed` if the URI that an option gives has a vhost, or is invalid."""
     if uri.partition("?")[0].partition("://")[2].partition("/")[2]:
         raise Failed(f"{option}: the URL has a vhost; expected amqp://user:password@host:port for all vhosts", USAGE_ERROR)
-    return uri
+    from leveret.client.errors import InvalidUrl
+    from leveret.client.url import parse_url
+
+    try:
+        parse_url(uri)
+    except InvalidUrl as error:
+        raise Failed(f"{option}: {error}", USAGE_ERROR) from None
 
 
 def with_vhost(uri: str, vhost: str) -> str:

@@ -1,20 +1,16 @@
-"""Records of administrative changes, and what they must not contain: passwords and hashes."""
+"""Records of administrative changes, without passwords and hashes."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from leveret.management.json_values import Json, ReplyValue, encode_json, plain
+from leveret.management.redaction import without_secrets
 from leveret.management.structs import Reply
 
 # Maximum bytes of a state as JSON. A larger one is left out.
 MAX_STATE: Final = 64 << 10
 REDACTED: Final = "(hidden)"
-
-_SECRET: Final = re.compile(r"pass(word|wd|phrase)|secret|token|private_?key|credential", re.IGNORECASE)
-# The user and the password in a URI.
-_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 class AuditRecord(Reply, kw_only=True):
@@ -46,19 +42,8 @@ class AuditRecord(Reply, kw_only=True):
 
 
 def redacted(value: object) -> Json:
-    """Return a value as JSON without passwords: those in keys with such a name, and in URIs."""
-    return _without_secrets(plain(value))
-
-
-def _without_secrets(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {
-            key: REDACTED if _SECRET.search(key) and not isinstance(inner, bool) else _without_secrets(inner)
-            for key, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return _USER_INFO.sub(f"{REDACTED}@", value) if isinstance(value, str) and "://" in value else value
+    """Return a value as JSON without secrets."""
+    return without_secrets(plain(value), REDACTED)
 
 
 def bounded(value: object) -> Json:

@@ -6,7 +6,6 @@ the changes in batches (`operations/batches.py`), each of which takes bounded tu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -29,17 +28,13 @@ from leveret.management.definitions.sections import (
     Section,
     Skipped,
 )
+from leveret.management.redaction import without_secrets
 
 # Maximum number of changes, and of bytes as JSON, in a batch. The control socket takes requests of up to 1 MiB.
 MAX_CHANGES: Final = 100
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
 _HIDDEN: Final = "***"
-# The part of a URI from its user to its path. Consumes all that it reads, so that no text takes quadratic time.
-_URI: Final = re.compile(r"://([^\s?#]*)")
-_PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&\s]*")
-# The levels of nested values that are shown.
-_SHOWN_LEVELS: Final = 16
 _DEFAULT: Final = "default"
 
 
@@ -103,28 +98,9 @@ class _Change:
 
 
 def _without_secrets(values: Entry) -> Entry:
-    shown = {name: _without_credentials(value) for name, value in values.items() if name not in SECRETS}
+    known = {name: value for name, value in values.items() if name not in SECRETS}
+    shown = {name: without_secrets(value, _HIDDEN) for name, value in known.items()}
     return shown if len(shown) == len(values) else {**shown, "password": _HIDDEN}
-
-
-def _without_credentials(value: object, levels: int = _SHOWN_LEVELS) -> object:
-    """Return a value, such as that of the parameter of a shovel, without the credentials of its URIs.
-
-    Hides what is nested deeper than this number of levels.
-    """
-    if isinstance(value, str):
-        return _PASSWORD_OPTION.sub(_HIDDEN, _URI.sub(_without_user, value))
-    if isinstance(value, dict):
-        return {key: _without_credentials(item, levels - 1) for key, item in value.items()} if levels else _HIDDEN
-    if isinstance(value, list):
-        return [_without_credentials(item, levels - 1) for item in value] if levels else _HIDDEN
-    return value
-
-
-def _without_user(uri: re.Match[str]) -> str:
-    """Return a URI without its user and password, which may have any character if the URI is invalid."""
-    _, at, host = uri[1].rpartition("@")
-    return f"://{_HIDDEN}@{host}" if at else uri[0]
 
 
 class _Import:

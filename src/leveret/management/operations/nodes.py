@@ -55,7 +55,9 @@ class Drain(Named, kw_only=True):
 
 def not_a_node() -> PreconditionFailed:
     """Return the error for a broker that is not a node."""
-    return PreconditionFailed("this broker is not a node: that needs 'storage.engine' postgresql and 'cluster.shards'")
+    return PreconditionFailed(
+        "this broker is not a node of a cluster; expected 'storage.engine' = \"postgresql\" and at least 2 'cluster.shards'"
+    )
 
 
 def list_nodes(context: Context, request: Request) -> Iterator[NodeDetails]:

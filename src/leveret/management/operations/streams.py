@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.jobs import Job
+from leveret.broker.segment_names import STORED_NAMES
 from leveret.broker.streams.queue import StreamQueue
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import (
@@ -192,7 +193,7 @@ class StreamConsumerInfo(Reply, kw_only=True):
     reading: bool
 
 
-class SegmentInfo(Reply, kw_only=True):
+class SegmentInfo(Reply, kw_only=True, rename=STORED_NAMES):
     """The manifest entry of a segment. `path` is a file or URL; `held_by` is the number of pins on the file."""
 
     id: str
@@ -200,14 +201,14 @@ class SegmentInfo(Reply, kw_only=True):
     first: int
     last: int
     count: int
-    bytes: int = field(name="octets")
-    body_bytes: int = field(name="body_octets")
+    bytes: int
+    body_bytes: int
     first_time: int
     last_time: int
     schema_version: int
     crc32: int
     groups: list[int]
-    footer_bytes: int = field(name="footer_octets")
+    footer_bytes: int
     footer_crc32: int
     held_by: int | UnsetType = UNSET
 

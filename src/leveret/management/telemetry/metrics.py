@@ -1,4 +1,4 @@
-"""Export of metrics: counters and gauges of the broker and its vhosts, and of queues if the settings say so."""
+"""Export of metrics: counters and gauges of the broker and its vhosts, and if the settings say so, of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
-from leveret.management.http.objects import CachedQueue
+from leveret.management.http.objects import CachedExchange, CachedQueue
 from leveret.management.telemetry.collector import Collector
 from leveret.management.telemetry.settings import TelemetrySettings
 
@@ -52,6 +52,7 @@ _NODE_GAUGES: Final = (
 _STATES: Final = ("ready", "unacked")
 _VHOST: Final = "leveret.vhost"
 _QUEUE: Final = "leveret.queue.name"
+_EXCHANGE: Final = "leveret.exchange.name"
 _STATE: Final = "leveret.message.state"
 # Maximum number of time series per metric.
 _MAX_SERIES: Final = 1_000_000
@@ -121,6 +122,24 @@ class Metrics:
             self._counter(name, _MESSAGES, description, partial(self._of_queues, key))
         self._gauge("leveret.queue.messages", _MESSAGES, "Messages in the queue, by state.", self._queue_messages)
         self._gauge("leveret.queue.consumers", "{consumer}", "Consumers.", partial(self._of_queues, "consumers"))
+        self._add_deduplication("queue", _QUEUE, lambda: self._cache.queues.values())
+        self._add_deduplication("exchange", _EXCHANGE, lambda: self._cache.exchanges.values())
+
+    def _add_deduplication(
+        self, kind: str, attribute: str, objects: Callable[[], Iterable[CachedQueue | CachedExchange]]
+    ) -> None:
+        """Add the metrics of objects that drop duplicates."""
+
+        def observe(key: str) -> Observations:
+            return [
+                Observation(found.item[key], {_VHOST: found.item["vhost"], attribute: found.item["name"]})
+                for found in objects()
+                if found.item["deduplicates"]
+            ]
+
+        keys, dropped = partial(observe, "deduplication_keys"), partial(observe, "dropped_duplicates")
+        self._gauge(f"leveret.{kind}.deduplication_keys", "{key}", "Keys of messages that are remembered.", keys)
+        self._counter(f"leveret.{kind}.dropped_duplicates", _MESSAGES, "Messages dropped as duplicates.", dropped)
 
     # Observations
 

@@ -14,7 +14,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
         traces: Whether to export spans.
         metrics: Whether to export metrics.
         metrics_interval: Seconds between two exports of metrics.
-        queue_metrics: Whether to export metrics of each queue.
+        queue_metrics: Whether to export metrics of each queue, and of exchanges with deduplication.
         service_name: The name of the service in spans and metrics.
         node: The name of the node, which identifies this instance of the service.
         version: Leveret's version.

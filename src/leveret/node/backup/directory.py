@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -262,7 +261,7 @@ class BackupDirectory:
             The name of the backup. It comes after all others, even if the clock was set back.
         """
         for name in self.interrupted():
-            shutil.rmtree(self.path / name)
+            disk.remove_tree(self.path / name)
         stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
         names = self._directories()
         if names and _order(names[-1]) >= (stamp, number):
@@ -291,7 +290,7 @@ class BackupDirectory:
             (self.path / name).rename(incomplete)
             # Otherwise, after a power cut, it could be a complete backup that lacks files.
             disk.sync_directory(self.path)
-            shutil.rmtree(incomplete)
+            disk.remove_tree(incomplete)
         self.sweep()
 
     def sweep(self) -> None:

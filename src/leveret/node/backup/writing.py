@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from leveret.management.operations.backup import BackupPart, BackupProgress
 from leveret.node.backup.copies import FileCopier
 from leveret.node.backup.directory import INCOMPLETE, BackupDirectory, BackupFailed, Manifest
 from leveret.node.backup.log_copies import LogCopier, SegmentKeeper
+from leveret.storage import disk
 from leveret.storage.copying import check_free
 
 # Seconds between looks at the progress of the broker, and between signs of life while files are copied.
@@ -136,7 +136,8 @@ class BackupWriter:
         if self._is_started:
             with contextlib.suppress(Exception):
                 self._end(path, complete=False)
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            disk.remove_tree(path)
 
     def _end(self, path: Path, *, complete: bool) -> None:
         self._call("backup.end", directory=str(path), complete=complete)

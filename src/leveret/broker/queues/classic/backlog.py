@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -35,6 +36,8 @@ PIECE: Final = 512
 # Entries (as powers of two) that are moved in 1 µs to insert one between them, and that are passed to find its place.
 MOVED_SHIFT: Final = 10
 PASSED_SHIFT: Final = 4
+# Entries (as a power of two) that are skipped in 1 µs.
+SKIP_SHIFT: Final = 6
 
 # Index of the low half of a number in memory.
 _LOW: Final = 0 if sys.byteorder == "little" else 1
@@ -60,6 +63,19 @@ def first_above(entries: Entries, seq: int) -> int:
             return position
         position -= 1
     return bisect_right(entries, seq, key=SEQ)
+
+
+def entries_from(entries: Entries, position: int) -> Iterator[Entry]:
+    """Return the entries from an index on. The work is that of `skip_work`."""
+    count = len(entries) - position
+    if count < position:
+        return reversed(list(islice(reversed(entries), count)))
+    return islice(entries, position, None)
+
+
+def skip_work(entries: Entries, position: int) -> int:
+    """Return the units of work to begin at an index, which is passed from the nearer end."""
+    return min(position, len(entries) - position) >> SKIP_SHIFT
 
 
 def _merge(group: Entries, entries: list[Entry]) -> int:
@@ -194,10 +210,10 @@ class Chunk:
         return self.publisher if publishers is None else publishers[index]
 
     def positions_for(self, audience: int) -> list[int]:
-        """Return the indices of the messages for an audience."""
+        """Return the indices of the messages for an audience, 0 for all."""
         publishers = self.publishers
-        if publishers is None:
-            return list(range(len(self.seqs))) if is_for(self.publisher, audience) else []
+        if publishers is None or not audience:
+            return list(range(len(self.seqs))) if not audience or is_for(self.publisher, audience) else []
         return [index for index, publisher in enumerate(publishers) if is_for(publisher, audience)]
 
 
@@ -269,8 +285,10 @@ class Backlog:
 
     paged          number of entries in chunks, and `paged_bytes` their bytes
     cancelled      number of loads whose result is ignored
-    searched       sequence numbers up to which a part has no entry that a `get` may return; None before the first search
+    searched       sequence numbers up to which a part has no entry that a `get` may return; None before the first search.
+                   `max_searched` is not below any of them.
     not_droppable  sequence number below which no entry in memory has the rule DROP_FIRST, so overflow skips them
+    never_dropped  sequence number below which all entries in memory have the rule DROP_NEVER
     """
 
     __slots__ = (
@@ -278,6 +296,8 @@ class Backlog:
         "chunks",
         "head",
         "loading",
+        "max_searched",
+        "never_dropped",
         "not_droppable",
         "paged",
         "paged_bytes",
@@ -298,7 +318,9 @@ class Backlog:
         self.cancelled = 0
         self.passed = 0
         self.searched: dict[SearchKey, int] | None = None
+        self.max_searched = 0
         self.not_droppable = 0
+        self.never_dropped = 0
 
     def __len__(self) -> int:
         young = self.young
@@ -315,27 +337,26 @@ class Backlog:
         """Return an entry to its old place: before the first younger entry of the head. Return the units of work."""
         head = self.head
         seq = entry.seq
-        self.reopen(seq)
-        self.not_droppable = min(self.not_droppable, seq)
+        work = self.reopen(seq)
         if not head or head[0].seq > seq:
             head.appendleft(entry)
-            return 0
+            return work
         if head[len(head) - 1].seq < seq:
             # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
             young = self.young
-            if young is not None and (not self.chunks or self.chunks[len(self.chunks) - 1].seqs[-1] < seq):
+            if young is not None and self.last_paged() < seq:
                 index = len(young)
                 while index > 0 and young[index - 1].seq > seq:
                     index -= 1
                 moved = len(young) - index
                 young.insert(index, entry)
-                return moved >> PASSED_SHIFT
+                return work + (moved >> PASSED_SHIFT)
             head.append(entry)
-            return 0
+            return work
         index = bisect_left(head, seq, key=SEQ)
         moved = min(index, len(head) - index)
         head.insert(index, entry)
-        return moved >> MOVED_SHIFT
+        return work + (moved >> MOVED_SHIFT)
 
     def take(self, entry: Entry) -> bool:
         """Remove an entry from memory. Returns False if it is not in memory."""
@@ -381,12 +402,11 @@ class Backlog:
         head = self.head
         young = self.young
         self.reopen(entries[0].seq)
-        self.not_droppable = min(self.not_droppable, entries[0].seq)
         last = head[len(head) - 1].seq if head else 0
-        # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
-        chunked = self.chunks[len(self.chunks) - 1].seqs[-1] if self.chunks else 0
         if young is None:
             return _merge(head, entries)
+        # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
+        chunked = self.last_paged()
         count = 0
         for entry in entries:
             seq = entry.seq
@@ -395,14 +415,43 @@ class Backlog:
             count += 1
         return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
-    def reopen(self, seq: int) -> None:
-        """Note that an entry has returned to its old place."""
-        self.passed = 0
+    def last_paged(self) -> int:
+        """Return the highest sequence number of a paged-out entry, 0 if there is none."""
+        chunks = self.chunks
+        # Only the first one may be out of order, if it is read ahead.
+        return max(chunks[0].seqs[-1], chunks[len(chunks) - 1].seqs[-1]) if chunks else 0
+
+    def append_late(self, entry: Entry) -> int:
+        """Add an entry that becomes visible, perhaps after younger ones. Return the units of work."""
+        seq = entry.seq
+        head, young = self.head, self.young
+        if young:
+            last = young[len(young) - 1].seq
+        else:
+            last = max(self.last_paged(), head[len(head) - 1].seq if head else 0)
+        if seq < last:
+            return self.insert(entry)
+        self.append(entry)
+        return self.reopen(seq)
+
+    def reopen(self, seq: int) -> int:
+        """Note that an entry with this sequence number, and perhaps younger ones, are in memory again, or only now.
+
+        Returns:
+            The units of work.
+        """
+        if seq <= self.passed:
+            self.passed = 0
+        self.not_droppable = min(self.not_droppable, seq)
+        self.never_dropped = min(self.never_dropped, seq)
         searched = self.searched
-        if searched is not None:
-            for key, until in searched.items():
-                if seq <= until:
-                    searched[key] = seq - 1
+        if searched is None or seq > self.max_searched:
+            return 0
+        self.max_searched = seq - 1
+        for key, until in searched.items():
+            if seq <= until:
+                searched[key] = seq - 1
+        return len(searched) >> PASSED_SHIFT
 
     def searched_until(self, key: SearchKey) -> int:
         """Return the sequence number up to which a part was searched."""
@@ -417,6 +466,7 @@ class Backlog:
         elif len(searched) >= MAX_SEARCHES and key not in searched:
             del searched[next(iter(searched))]
         searched[key] = seq
+        self.max_searched = max(self.max_searched, seq)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
@@ -511,9 +561,8 @@ class Backlog:
         """Add loaded entries behind the head; those that were read ahead go to their places."""
         head = self.head
         if entries:
-            self.not_droppable = min(self.not_droppable, entries[0].seq)
-        if head and entries and head[len(head) - 1].seq > entries[0].seq:
             self.reopen(entries[0].seq)
+        if head and entries and head[len(head) - 1].seq > entries[0].seq:
             merged = sorted([*head, *entries], key=SEQ)
             head.clear()
             head.extend(merged)

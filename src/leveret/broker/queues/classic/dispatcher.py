@@ -413,10 +413,11 @@ class Dispatcher(Rings):
             while True:
                 if not backlog.head:
                     backlog.settle_young()
-                    if not backlog.head:
+                entry = backlog.head[0] if backlog.head else None
+                if entry is None:
+                    if search is None or not backlog.chunks:
                         break
-                entry = backlog.head[0]
-                if (entry.message.expires_at or entry.overlay is not None) and queue.expiry.drop_expired(
+                elif (entry.message.expires_at or entry.overlay is not None) and queue.expiry.drop_expired(
                     queue, backlog, entry
                 ):
                     if queue.broker.work - begun > STEP_WORK:
@@ -424,7 +425,7 @@ class Dispatcher(Rings):
                         if self.frozen:
                             return None
                     continue
-                if search is not None and not search.wants(entry):
+                if search is not None and (entry is None or not search.wants(entry)):
                     found = search.take(backlog)
                     if search.is_paused:
                         queue.broker.jobs.deferred.add(queue)
@@ -434,7 +435,7 @@ class Dispatcher(Rings):
                         break
                     entry = found
                 else:
-                    backlog.head.popleft()
+                    entry = backlog.head.popleft()
                 if backlog.chunks and not backlog.loading:
                     queue.ready.load_more(queue, backlog)
                 self.acquire_got(queue, entry, no_ack)
@@ -447,7 +448,7 @@ class Dispatcher(Rings):
                         pass  # so it is not counted as remaining
                     queue.activate()  # the next one may expire sooner
                 return entry
-            if backlog.chunks:
+            if backlog.chunks and (search is None or not search.is_complete(backlog)):
                 if not backlog.loading:
                     queue.ready.load(queue, backlog)
                 return None
@@ -457,7 +458,9 @@ class Dispatcher(Rings):
         """Return the search of a `get`, None if it may return every entry."""
         if not self.refusing:
             scope = None
-        return None if scope is None and not audience else Search(queue.broker, audience, scope)
+        if scope is None and not audience:
+            return None
+        return Search(queue.broker, audience, scope, queue.ready.refusals)
 
     def acquire_got(self, queue: ClassicQueue, entry: Entry, no_ack: bool) -> None:
         """Acquire an entry, which was removed from its backlog, for `basic.get`; settle it with `no_ack`."""
@@ -481,7 +484,7 @@ class Dispatcher(Rings):
         search = self._search_for(queue, audience, scope)
         for backlog in queue.ready.all_levels():
             if search is not None:
-                if backlog.chunks or not search.is_complete(backlog):
+                if not search.is_complete(backlog):
                     return True
                 continue
             if backlog.head:
@@ -503,5 +506,5 @@ class Dispatcher(Rings):
                 waiter.loaded()
 
 
-def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
+def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: dict[object, None] | None) -> bool:
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)

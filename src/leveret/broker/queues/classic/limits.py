@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import DROP_HEAD, REJECT_PUBLISH_DLX, QueueSettings
 from leveret.broker.content_policy import DROP_FIRST, DROP_NEVER
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.classic.backlog import SEQ, Backlog
+from leveret.broker.queues.classic.backlog import MOVED_SHIFT, Backlog, entries_from, first_above, skip_work
 from leveret.broker.queues.limits import QueueLimits
 
 if TYPE_CHECKING:
@@ -23,11 +22,15 @@ ANY_LEVEL: Final = 256
 
 
 class ClassicLimits(QueueLimits):
-    """The limits of one classic queue."""
+    """The limits of one classic queue.
+
+    is_searching  the search for a message to drop was longer than a turn
+    """
 
     def __init__(self, queue: ClassicQueue, settings: QueueSettings) -> None:
         super().__init__()
         self.queue = queue
+        self.is_searching = False
         self._read(settings)
 
     def _read(self, settings: QueueSettings) -> None:
@@ -70,17 +73,19 @@ class ClassicLimits(QueueLimits):
     def drop_first(self, below: int = ANY_LEVEL) -> bool:
         """Drop the least valuable message with the rule DROP_FIRST: the oldest in memory of the lowest priority level.
 
-        Only levels below `below` count. Returns False if there is none.
+        Only levels below `below` count. Returns False if there is none, or none yet if `is_searching` is set.
         """
         queue = self.queue
         for backlog in reversed(queue.ready.all_levels()):
             if below != ANY_LEVEL and queue.ready.priority_of(backlog.priority) >= below:
                 return False
-            entry = self._take_droppable(backlog)
+            entry = self._take(backlog, first=True)
             if entry is not None:
                 queue.ready.count_out(entry)
                 queue.dead_letter(entry, MAXLEN)
                 return True
+            if self.is_searching:
+                return False
         if below == ANY_LEVEL:
             self.droppable = False
         return False
@@ -94,6 +99,8 @@ class ClassicLimits(QueueLimits):
                 queue.broker.jobs.deferred.add(queue)
                 return
             if not self.drop_first():
+                if self.is_searching:
+                    queue.broker.jobs.deferred.add(queue)
                 return
 
     def is_exceeded(self) -> bool:
@@ -102,7 +109,7 @@ class ClassicLimits(QueueLimits):
         queue = self.queue
         if queue.ready.levels is not None:
             queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
-        return (0 <= self.max_length < queue.ready_count) or (0 <= self.max_bytes < queue.ready_bytes)
+        return (0 <= self.max_length < len(queue.ready)) or (0 <= self.max_bytes < queue.ready_bytes)
 
     def would_reject(self, message: Message, due: int = 0) -> bool:
         # A message that becomes visible later replaces no other one.
@@ -137,7 +144,7 @@ class ClassicLimits(QueueLimits):
         queue = self.queue
         delays = queue.delays
         later = 0 if delays is None else delays.bytes
-        return (0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count) or (
+        return (0 <= self.max_length < len(queue.ready) + queue.delayed_count + len(queue.hidden) + count) or (
             0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size
         )
 
@@ -166,16 +173,19 @@ class ClassicLimits(QueueLimits):
         drained = False
         while self.is_exceeded():
             if broker.work - begun > STEP_WORK:
-                self.overfull = True
-                broker.jobs.deferred.add(queue)
+                self._continue_later()
                 return
             if not drained:
                 drained = True
                 if queue.dispatcher.ring:
                     queue.drain()
                     continue
-            if self.droppable and self.drop_first():
-                continue
+            if self.droppable:
+                if self.drop_first():
+                    continue
+                if self.is_searching:
+                    self._continue_later()
+                    return
             backlog = self._next_level()
             if not backlog.head:
                 if backlog.chunks:
@@ -188,7 +198,10 @@ class ClassicLimits(QueueLimits):
                     return
             entry = backlog.head[0]
             if broker.overflow_rule(entry.message) == DROP_NEVER:
-                found = self._take_in_order(backlog)
+                found = self._take(backlog, first=False)
+                if self.is_searching:
+                    self._continue_later()
+                    return
                 if found is None:
                     break
                 entry = found
@@ -198,35 +211,40 @@ class ClassicLimits(QueueLimits):
             queue.dead_letter(entry, MAXLEN)
         queue.vhost.dead_letters.end_overflow(queue)
 
-    def _take_droppable(self, backlog: Backlog) -> Entry | None:
-        """Remove and return the first entry in memory with the rule DROP_FIRST."""
-        queue = self.queue
+    def _continue_later(self) -> None:
+        """Drop more messages in the next turn."""
+        self.overfull = True
+        self.queue.broker.jobs.deferred.add(self.queue)
+
+    def _take(self, backlog: Backlog, *, first: bool) -> Entry | None:
+        """Remove and return the oldest entry in memory that may be dropped, or has the rule DROP_FIRST with `first`.
+
+        Returns None if there is none, or none yet if `is_searching` is set.
+        """
+        broker = self.queue.broker
+        self.is_searching = False
+        looked = False
         for entries in (backlog.head, backlog.young):
-            if entries is None:
+            if not entries:
                 continue
-            position = bisect_left(entries, backlog.not_droppable, key=SEQ)
-            while position < len(entries):
-                entry = entries[position]
-                backlog.not_droppable = entry.seq + 1
-                if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
+            position = first_above(entries, (backlog.not_droppable if first else backlog.never_dropped) - 1)
+            broker.work += skip_work(entries, position)
+            for entry in entries_from(entries, position):
+                if looked and broker.work > STEP_WORK:
+                    self.is_searching = True
+                    return None
+                looked = True
+                broker.work += 1
+                rule = broker.overflow_rule(entry.message)
+                if rule == DROP_FIRST if first else rule != DROP_NEVER:
+                    broker.work += min(position, len(entries) - position) >> MOVED_SHIFT
                     del entries[position]
                     return entry
                 position += 1
-        return None
-
-    def _take_in_order(self, backlog: Backlog) -> Entry | None:
-        """Remove and return the first entry in memory that may be dropped."""
-        queue = self.queue
-        for entry in backlog.head:
-            if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
-                backlog.head.remove(entry)
-                return entry
-        young = backlog.young
-        if young is not None:
-            for entry in young:
-                if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
-                    young.remove(entry)
-                    return entry
+                if first:
+                    backlog.not_droppable = entry.seq + 1
+                else:
+                    backlog.never_dropped = entry.seq + 1
         return None
 
     def _next_level(self) -> Backlog:

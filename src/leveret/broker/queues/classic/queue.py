@@ -68,6 +68,8 @@ PACED_MESSAGES: Final = 1000
 DEAD_LETTER_WORK: Final = 25
 # Units of work of a push that limits, a TTL or a watch check, in addition to that of any other.
 GUARDED_WORK: Final = 1
+# Scopes (as a power of two) that have refused a message, and of which those that have ended are removed in 1 µs.
+REFUSED_SHIFT: Final = 3
 
 
 # The header with the number of retries.
@@ -532,9 +534,13 @@ class ClassicQueue(Queue):
                 self._show_deliveries(entry)
         settlement.requeue(entry)
         self.ready.put_back(entry)
+        self._note_returned(entry)
+        self._end_insertion()
+
+    def _note_returned(self, entry: Entry) -> None:
+        """Note that a requeued entry is ready again."""
         self.expiry.note(entry)
         self.limits.note(entry)
-        self._end_insertion()
 
     def _show_deliveries(self, entry: Entry) -> None:
         overlay = own_overlay(entry)
@@ -543,9 +549,13 @@ class ClassicQueue(Queue):
 
     def refuse(self, entry: Entry, scope: object) -> None:
         overlay = own_overlay(entry)
-        # Without scopes that have ended, or an unwanted message would collect all scopes that have refused it.
-        overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
-        overlay.refused.append(scope)
+        count = len(overlay.refused)
+        if not count & (count - 1):
+            # Whenever their number has doubled, remove scopes that have ended, which an unwanted message would collect.
+            left = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
+            overlay.refused = dict.fromkeys(left)
+            self.broker.work += count >> REFUSED_SHIFT
+        overlay.refused[scope] = None
         self.dispatcher.note_refusal(self)
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
@@ -746,7 +756,9 @@ class ClassicQueue(Queue):
         self.dispatcher.notify_waiting()
         return count
 
-    def _settling(self, backlogs: list[Backlog], delays: Delays | None, refusals: dict[int, list[object]]) -> Iterator[int]:
+    def _settling(
+        self, backlogs: list[Backlog], delays: Delays | None, refusals: dict[int, dict[object, None]]
+    ) -> Iterator[int]:
         """Settle entries that the queue has dropped, and release their memory."""
         overflow = self.broker.overflow
         for backlog in backlogs:

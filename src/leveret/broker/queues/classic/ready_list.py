@@ -86,7 +86,7 @@ class ReadyList:
         self.memory = 0
         self.epoch = 0
         self.delivered_until = 0
-        self.refusals: dict[int, list[object]] = {}
+        self.refusals: dict[int, dict[object, None]] = {}
         self.unindexed = False
 
     def __len__(self) -> int:
@@ -198,15 +198,7 @@ class ReadyList:
         """Add an entry that becomes visible after younger ones, or as the newest one."""
         message = entry.message
         backlog = self.level_of(message.priority)
-        if entry.seq <= backlog.passed:
-            backlog.passed = 0
-        young = backlog.young
-        if young is None and (not backlog.head or backlog.head[len(backlog.head) - 1].seq < entry.seq):
-            backlog.head.append(entry)
-        elif young is not None and (not young or young[len(young) - 1].seq < entry.seq):
-            young.append(entry)
-        else:
-            self._insert(backlog, entry)
+        self.broker.work += backlog.append_late(entry)
         self.memory += message.size + ENTRY_OVERHEAD
         if self.memory > self.broker.page_above:
             self.page_out(queue, backlog)
@@ -214,8 +206,6 @@ class ReadyList:
     def insert_run(self, queue: ClassicQueue, run: list[Entry]) -> None:
         """Add entries of one level in the order of their sequence numbers."""
         backlog = self.level_of(run[0].message.priority)
-        if run[0].seq <= backlog.passed:
-            backlog.passed = 0
         self.broker.work += backlog.merge(run) >> 4
         for entry in run:
             self.memory += entry.message.size + ENTRY_OVERHEAD
@@ -225,13 +215,10 @@ class ReadyList:
     def put_back(self, entry: Entry) -> None:
         """Return an entry to its old place."""
         message = entry.message
-        self._insert(self.level_of(message.priority), entry)
-        self.memory += message.size + ENTRY_OVERHEAD
-
-    def _insert(self, backlog: Backlog, entry: Entry) -> None:
-        work = backlog.insert(entry)
+        work = self.level_of(message.priority).insert(entry)
         if work:
             self.broker.work += work
+        self.memory += message.size + ENTRY_OVERHEAD
 
     def take(self, entry: Entry) -> bool:
         """Remove an entry that is in memory; return False if it is not there."""

@@ -6,12 +6,19 @@ next `get` looks at an entry again.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import Entry, is_for
-from leveret.broker.queues.classic.backlog import MOVED_SHIFT, Backlog, SearchKey, first_above
+from leveret.broker.message import Entry, expires_at, is_for
+from leveret.broker.queues.classic.backlog import (
+    MOVED_SHIFT,
+    Backlog,
+    Chunk,
+    SearchKey,
+    entries_from,
+    first_above,
+    skip_work,
+)
 from leveret.broker.queues.loading import Waiting
 
 if TYPE_CHECKING:
@@ -23,8 +30,7 @@ if TYPE_CHECKING:
 _HEAD: Final = 0
 _CHUNKS: Final = 1
 _YOUNG: Final = 2
-# Entries (as a power of two) that are skipped, and positions of which the audience is compared, in 1 µs.
-_SKIP_SHIFT: Final = 7
+# Positions (as a power of two) of which the audience is compared in 1 µs.
 _COMPARED_SHIFT: Final = 3
 
 
@@ -51,17 +57,21 @@ class Search:
         broker: The broker.
         audience: The audience, 0 for all.
         scope: The scope, None if it has refused no entry.
+        refusals: The scopes that have refused paged-out entries, by sequence number.
 
     Attributes:
         is_paused: Whether there is more to look at than in one turn.
     """
 
-    __slots__ = ("_audience", "_broker", "_has_looked", "_scope", "is_paused")
+    __slots__ = ("_audience", "_broker", "_has_looked", "_refusals", "_scope", "is_paused")
 
-    def __init__(self, broker: Broker, audience: int, scope: object | None) -> None:
+    def __init__(
+        self, broker: Broker, audience: int, scope: object | None, refusals: dict[int, dict[object, None]]
+    ) -> None:
         self._broker = broker
         self._audience = audience
         self._scope = scope
+        self._refusals = refusals
         self._has_looked = False
         self.is_paused = False
 
@@ -70,21 +80,25 @@ class Search:
         return is_wanted(entry, self._audience, self._scope)
 
     def is_complete(self, backlog: Backlog) -> bool:
-        """Return whether no entry of a backlog in memory is left to look at."""
-        head = backlog.head
-        return not head or head[len(head) - 1].seq <= backlog.searched_until(self._key(_HEAD))
+        """Return whether no entry of a backlog is left to look at."""
+        head, young = backlog.head, backlog.young
+        if head and head[len(head) - 1].seq > backlog.searched_until(self._key(_HEAD)):
+            return False
+        if backlog.loading or backlog.last_paged() > backlog.searched_until(self._key(_CHUNKS)):
+            return False
+        return not young or young[len(young) - 1].seq <= backlog.searched_until(self._key(_YOUNG))
 
     def take(self, backlog: Backlog) -> Entry | None:
         """Remove and return the first entry that the `get` may return, None if it is not in memory.
 
-        If one for its audience exists, but is not in memory, it is then the next one to be read.
+        If one exists, but is not in memory, it is then the next one to be read.
         """
         backlog.settle_young()
         entry = self._take_from(backlog, backlog.head, _HEAD)
-        if entry is not None or self._scope is not None or self.is_paused or backlog.loading or self._picks_chunk(backlog):
+        if entry is not None or self.is_paused or backlog.loading or self._picks_chunk(backlog) or self.is_paused:
             return entry
         young = backlog.young
-        return None if young is None or self.is_paused else self._take_from(backlog, young, _YOUNG)
+        return None if young is None else self._take_from(backlog, young, _YOUNG)
 
     def _key(self, part: int) -> SearchKey:
         return part, self._audience, self._scope
@@ -99,16 +113,18 @@ class Search:
     def _take_from(self, backlog: Backlog, entries: Entries, part: int) -> Entry | None:
         """Remove and return the first entry of a part that the `get` may return."""
         broker, audience, scope = self._broker, self._audience, self._scope
+        now = broker.timers.now()
         key = self._key(part)
         position = first_above(entries, backlog.searched_until(key))
-        broker.work += position >> _SKIP_SHIFT
+        broker.work += skip_work(entries, position)
         passed = 0
         found: Entry | None = None
-        for entry in islice(entries, position, None):
+        for entry in entries_from(entries, position):
             if self._must_pause():
                 break
             broker.work += 1
-            if is_wanted(entry, audience, scope):
+            # One that has expired is removed when it reaches the head.
+            if is_wanted(entry, audience, scope) and not 0 < expires_at(entry) <= now:
                 found = entry
                 break
             passed = entry.seq
@@ -121,7 +137,7 @@ class Search:
         return found
 
     def _picks_chunk(self, backlog: Backlog) -> bool:
-        """Have the paged-out entries for the audience in the first chunk that has some be read next."""
+        """Have the paged-out entries that the `get` may return, in the first chunk that has some, be read next."""
         key = self._key(_CHUNKS)
         passed = backlog.searched_until(key)
         for index, chunk in enumerate(backlog.chunks):
@@ -130,10 +146,18 @@ class Search:
                 continue
             if self._must_pause():
                 break
-            self._broker.work += 1 + (0 if chunk.publishers is None else len(chunk.seqs) >> _COMPARED_SHIFT)
-            wanted = chunk.positions_for(self._audience)
+            is_alike = chunk.publishers is None and not self._refusals
+            self._broker.work += 1 if is_alike else 1 + (len(chunk.seqs) >> _COMPARED_SHIFT)
+            wanted = self._not_refused(chunk, chunk.positions_for(self._audience))
             if wanted:
                 backlog.take_out(index, wanted)
                 return True
             backlog.note_searched(key, last)
         return False
+
+    def _not_refused(self, chunk: Chunk, positions: list[int]) -> list[int]:
+        """Return the positions of the entries that the scope has not refused."""
+        refusals, scope, seqs = self._refusals, self._scope, chunk.seqs
+        if scope is None or not refusals:
+            return positions
+        return [position for position in positions if scope not in refusals.get(seqs[position], ())]

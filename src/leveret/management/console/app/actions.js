@@ -10,6 +10,13 @@ import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js"
 import { VhostChoice } from "./ui/list.js";
 import { toast } from "./ui/parts.js";
 
+/** Leaves the page of an object that no longer exists for another one, unless the user has left it. */
+function leave(parts, target, query) {
+  if (route.value.parts.join("\n") === parts.join("\n")) {
+    go(target, query);
+  }
+}
+
 const currentVhost = () => route.value.query.vhost || "/";
 
 const VhostField = ({ state: [values, set] }) => html`
@@ -95,9 +102,7 @@ export async function deleteQueue({ vhost, name }) {
     label: "Delete queue",
     change: async () => {
       await call("DELETE", queuePath(queue));
-      if (route.value.parts.length > 1) {
-        go(["queues"], { vhost: route.value.query.vhost });
-      }
+      leave(["queues", vhost, name], ["queues"]);
     },
     done: `Deleted queue '${queue.name}'`,
   });
@@ -319,7 +324,7 @@ export function deleteExchange({ vhost, name }) {
     label: "Delete exchange",
     change: async () => {
       await call("DELETE", path("exchanges", vhost, name));
-      go(["exchanges"], {});
+      leave(["exchanges", vhost, name], ["exchanges"]);
     },
     done: `Deleted exchange '${name}'`,
   });
@@ -377,9 +382,7 @@ function CloseConnection({ connection }) {
   async function submit() {
     const reason = state[0].reason.trim();
     await call("DELETE", path("connections", connection.name), undefined, { headers: reason ? { "x-reason": reason } : {} });
-    if (route.value.parts.length > 1) {
-      go(["connections"], {});
-    }
+    leave(["connections", connection.name], ["connections"]);
     return "Closed the connection";
   }
   return html`
@@ -414,9 +417,7 @@ export function deleteLink(row) {
     label: "Delete link",
     change: async () => {
       await operate("links.delete", linkIdentity(row));
-      if (route.value.parts.length > 1) {
-        go(["links"], {});
-      }
+      leave(["links", row.vhost, row.name], ["links"]);
     },
     done: `Deleted link '${row.name}'`,
   });
@@ -447,9 +448,7 @@ export function releaseLease(row) {
     label: "Release lease",
     change: async () => {
       await operate("leases.release", { name: row.queue, vhost: row.vhost, lease: row.lease });
-      if (route.value.parts.length > 1) {
-        go(["pipelines"], { tab: "leases" });
-      }
+      leave(["pipelines", "lease", row.vhost, row.queue, row.lease], ["pipelines"], { tab: "leases" });
     },
     done: `Released lease '${row.lease}'`,
   });
@@ -553,7 +552,7 @@ export function deleteUser({ name }) {
     label: "Delete user",
     change: async () => {
       await call("DELETE", path("users", name));
-      go(["users"], {});
+      leave(["users", name], ["users"]);
     },
     done: `Deleted user '${name}'`,
   });
@@ -746,15 +745,19 @@ function EditPolicy({ collection, policy }) {
     if (!values.pattern || values["apply-to"] === "exchanges") {
       return undefined;
     }
+    const controller = new AbortController();
     const timer = setTimeout(async () => {
       try {
         const query = { page: 1, page_size: 1, name: values.pattern, use_regex: "true", columns: "name" };
-        setMatching((await get(withQuery(path("queues", values.vhost), query))).filtered_count);
+        setMatching((await get(withQuery(path("queues", values.vhost), query), { signal: controller.signal })).filtered_count);
       } catch {
-        setMatching(null);
+        // Aborted by the next key, or an incomplete expression: nothing is known.
       }
     }, 300);
-    return () => clearTimeout(timer);
+    return () => {
+      clearTimeout(timer);
+      controller.abort();
+    };
   }, [values.pattern, values.vhost, values["apply-to"]]);
   async function submit() {
     const body = {

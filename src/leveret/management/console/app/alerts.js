@@ -34,13 +34,17 @@ export async function setNotifies(wanted) {
   notifies.value = wanted;
 }
 
+let counting = new AbortController();
+
 /** Reads how many alerts are raised. */
 export async function countAlerts() {
   if (!has(ALERTS)) {
     return;
   }
+  counting.abort(); // an older answer must not arrive later
+  counting = new AbortController();
   try {
-    raised.value = (await get(`${ALERTS}?page=1&page_size=1`)).total_count;
+    raised.value = (await get(`${ALERTS}?page=1&page_size=1`, { signal: counting.signal })).total_count;
   } catch {
     // The view shows why.
   }

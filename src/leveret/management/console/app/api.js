@@ -70,9 +70,9 @@ export function withQuery(target, parameters) {
  * Sends a request and returns the response if it succeeds. Throws `ApiError`, whose `answer` is the decoded body.
  *
  * The body is JSON, or the bytes of `content`.
- * A request without a session (`anonymous`) is not abandoned with it.
+ * A request without a session (`anonymous`) is not abandoned with it, and one with `keepalive` not with the page.
  */
-export async function send(method, target, { body, content, headers = {}, signal, anonymous = false } = {}) {
+export async function send(method, target, { body, content, headers = {}, signal, anonymous = false, keepalive = false } = {}) {
   let response;
   try {
     response = await fetch(new URL(`.${target}`, BASE), {
@@ -82,6 +82,7 @@ export async function send(method, target, { body, content, headers = {}, signal
       headers: { ...headers, "x-leveret-console": "1" },
       credentials: "same-origin",
       cache: "no-store",
+      keepalive,
       signal: AbortSignal.any([...(signal ? [signal] : []), ...(anonymous ? [] : [session.signal])]),
     });
   } catch (error) {

@@ -2,7 +2,7 @@
 
 import { get, withQuery } from "./api.js";
 import { useEffect, useRef, useState } from "./html.js";
-import { changes, pulse } from "./live.js";
+import { changes, pulse, readSignal } from "./live.js";
 
 export const PAGE_SIZE = 100;
 // Milliseconds between reads of what rarely changes.
@@ -32,7 +32,7 @@ export function useGrowingAge(value, name) {
 /**
  * Reads an object of the API and keeps it current.
  *
- * Returns `{value, error, reload}`. While a changed path is read, `value` is undefined; when a later read fails, the last
+ * Returns `{value, error}`. While a changed path is read, `value` is undefined; when a later read fails, the last
  * value stays beside the error. A null path reads nothing. `slow` is for large or rarely changing answers: they are read again
  * after a change of this user, and twice a minute. `readPath` reads the path, by default as an object.
  */
@@ -44,10 +44,12 @@ export function useResource(target, { slow = false, readPath = get } = {}) {
 
   function read(signal) {
     busy.current = target;
-    return readPath(target, { signal }).then(
+    return readPath(target, { signal: readSignal(signal) }).then(
       (value) => setState({ target, value, error: null }),
       (error) => {
-        if (error.name !== "AbortError") {
+        if (error.name === "AbortError") {
+          missed.current &&= signal.aborted; // after a change, all views are refreshed
+        } else {
           setState((old) => ({ target, value: old.target === target ? old.value : undefined, error }));
         }
       },
@@ -87,7 +89,7 @@ export function useResource(target, { slow = false, readPath = get } = {}) {
   }, [target, count]);
 
   const current = state.target === target ? state : { value: undefined, error: null };
-  return { value: current.value, error: current.error, reload: () => read(controller.current.signal) };
+  return { value: current.value, error: current.error };
 }
 
 /**
@@ -164,7 +166,7 @@ class Pages {
     this.busy.add(page);
     try {
       const parameters = { page, page_size: PAGE_SIZE };
-      const answer = await get(withQuery(this.source, parameters), { signal: this.controller.signal });
+      const answer = await get(withQuery(this.source, parameters), { signal: readSignal(this.controller.signal) });
       if (this.stale || answer.filtered_count !== this.total) {
         // Rows moved: pages that are not visible are read when they become visible.
         this.pages = new Map([...this.pages].filter(([key]) => !this.stale && this.isWanted(key)));
@@ -176,6 +178,7 @@ class Pages {
       this.loaded = true;
     } catch (error) {
       if (error.name === "AbortError") {
+        this.missed.delete(page); // after a change, all views are refreshed
         return;
       }
       if (page > 1 && error.status === 400) {

@@ -139,7 +139,9 @@ function Palette() {
       .filter(({ name }) => name.toLowerCase().includes(wanted))
       .slice(0, MAX_FOUND);
     const known = new Set(starred.map(keyOf));
-    return [...starred, ...views.slice(0, text ? 4 : VIEWS.length), ...found.filter((entry) => !known.has(keyOf(entry)))];
+    // What was found for an earlier text stays until the next answer.
+    const others = found.filter((entry) => entry.name.toLowerCase().includes(wanted) && !known.has(keyOf(entry)));
+    return [...starred, ...views.slice(0, text ? 4 : VIEWS.length), ...others];
   }, [text, found]);
   const current = Math.min(chosen, Math.max(0, entries.length - 1));
 

@@ -25,6 +25,8 @@ const EVENTS = "/leveret/events";
 let paused = false;
 // Number of running changes that stop updates.
 let changing = 0;
+// Ends the reads of views when a change begins.
+let reads = new AbortController();
 let timer = 0;
 let refreshed = 0;
 let aliveUntil = 0;
@@ -51,15 +53,21 @@ export function setPaused(value) {
   }
 }
 
-/** Runs a change without updates meanwhile: it may remove what the view shows. */
+/** Runs a change, and refreshes. Meanwhile the view is not updated, and its reads end: the change may remove what it shows. */
 export async function withoutUpdates(change) {
   changing += 1;
+  reads.abort();
+  reads = new AbortController();
   try {
     return await change();
   } finally {
     changing -= 1;
+    refresh();
   }
 }
+
+/** Returns the signal that ends a read: that of its view, or the beginning of a change, after which a refresh follows. */
+export const readSignal = (signal) => AbortSignal.any([signal, reads.signal]);
 
 export const isPaused = () => paused;
 

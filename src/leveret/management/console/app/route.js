@@ -40,7 +40,7 @@ export function go(parts, query) {
 
 /** Changes parameters of the location in place, without an entry in the history. An empty value removes a parameter. */
 export function setQuery(changes) {
-  const { parts, query } = route.value;
+  const { parts, query } = parse(location.hash); // a link may have changed it since `route` did
   history.replaceState(null, "", link(parts, { ...query, ...changes }));
   route.value = parse(location.hash);
 }

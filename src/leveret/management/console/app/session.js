@@ -65,7 +65,8 @@ export async function signOut() {
   // Before the session ends: the API refuses later requests of the other tabs.
   channel.postMessage("closed");
   try {
-    await call("DELETE", SESSION, undefined, { anonymous: true });
+    // Also if the page is left at once.
+    await call("DELETE", SESSION, undefined, { anonymous: true, keepalive: true });
   } catch (error) {
     if (!(error instanceof ApiError)) {
       throw error;

@@ -57,6 +57,7 @@ class Kind(Generic[T]):
         vhost: Returns the vhost of an object.
         labels: Returns the labels of an object, as in the text.
         values: Returns the values of the metrics, in their order.
+        has_metrics: Returns whether an object has the metrics.
     """
 
     metrics: tuple[Metric, ...]
@@ -64,6 +65,7 @@ class Kind(Generic[T]):
     vhost: Callable[[T], str]
     labels: Callable[[Cache, T], str]
     values: Callable[[T], Values]
+    has_metrics: Callable[[T], bool] = lambda _: True
 
 
 def readable(text: str) -> str:
@@ -233,10 +235,11 @@ def _deduplication_values(item: Row) -> Values:
 
 DEDUPLICATING_QUEUES: Final[Kind[CachedQueue]] = Kind(
     _deduplication_metrics("queue", *_QUEUE),
-    lambda cache: [queue for queue in cache.queues.values() if queue.item["deduplicates"]],
+    lambda cache: cache.queues.values(),
     lambda queue: queue.item["vhost"],
     _queue_labels,
     lambda queue: _deduplication_values(queue.item),
+    lambda queue: queue.item["deduplicates"],
 )
 
 # Exchanges
@@ -264,10 +267,11 @@ EXCHANGES: Final[Kind[CachedExchange]] = Kind(
 )
 DEDUPLICATING_EXCHANGES: Final[Kind[CachedExchange]] = Kind(
     _deduplication_metrics("exchange", "exchange_metrics"),
-    lambda cache: [exchange for exchange in cache.exchanges.values() if exchange.item["deduplicates"]],
+    lambda cache: cache.exchanges.values(),
     lambda exchange: exchange.item["vhost"],
     _exchange_labels,
     lambda exchange: _deduplication_values(exchange.item),
+    lambda exchange: exchange.item["deduplicates"],
 )
 
 # Channels
@@ -451,7 +455,7 @@ class Selection:
             rows += [
                 (kind.labels(cache, item), kind.values(item))
                 for item in objects[at : at + _STEP]
-                if vhosts is None or kind.vhost(item) in vhosts
+                if kind.has_metrics(item) and (vhosts is None or kind.vhost(item) in vhosts)
             ]
             await asyncio.sleep(0)
         return rows

@@ -156,9 +156,10 @@ def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
     text = f"{_at(parameters)} refused the connection: {error}"
     if error.condition in _VHOST_CONDITIONS:
         kind = VhostRefused
+        asked = f"hostname {parameters.hostname!r}" if parameters.hostname else f"vhost {parameters.vhost!r}"
         text = (
-            f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
-            " expected an existing vhost that the user may access (options vhost, user)"
+            f"{_at(parameters)} refused the {asked} to user {parameters.user!r}: {error};"
+            " expected an existing vhost that the user may access (options vhost, hostname, user)"
         )
     failed = kind(text, host=parameters.host, port=parameters.port, reply_text=error.reply_text)
     failed.condition, failed.info = error.condition, error.info
@@ -166,7 +167,9 @@ def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
 
 
 def _hostname(parameters: Parameters) -> str:
-    """Return the `hostname` field, from which Leveret and RabbitMQ take the vhost."""
+    """Return the `hostname` field. Leveret and RabbitMQ take the vhost from it."""
+    if parameters.hostname:
+        return parameters.hostname
     return parameters.host if parameters.vhost == DEFAULT_VHOST else f"vhost:{parameters.vhost}"
 
 

@@ -1,7 +1,7 @@
 // Dialogs: one at a time, above the view.
 
 import { html, signal, useEffect, useRef, useState } from "../html.js";
-import { refresh, withoutUpdates } from "../live.js";
+import { withoutUpdates } from "../live.js";
 import { isReadOnly } from "../session.js";
 import { Note, toast } from "./parts.js";
 
@@ -52,6 +52,7 @@ export function ChangeForm({ label, tone = "primary", submit, stay, forAll, chil
   const [busy, setBusy] = useState(false);
   async function send(event) {
     event.preventDefault();
+    const opened = current.value;
     setBusy(true);
     setError(null);
     try {
@@ -59,12 +60,16 @@ export function ChangeForm({ label, tone = "primary", submit, stay, forAll, chil
       if (message) {
         toast(message);
       }
-      refresh();
-      if (!stay) {
+      // The user may have closed the dialog meanwhile, and opened another one.
+      if (!stay && current.value === opened) {
         closeDialog();
       }
     } catch (failure) {
-      setError(failure);
+      if (current.value === opened) {
+        setError(failure);
+      } else {
+        toast(failure.message, "bad");
+      }
     }
     setBusy(false);
   }

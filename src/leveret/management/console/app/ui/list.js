@@ -184,6 +184,9 @@ function Toolbar({ title, noun, columns, vhosts, parameters, regex, starred, tot
   `;
 }
 
+// The view in the address. The browser announces a link's view a little after it has changed the address.
+const place = () => location.hash.split("?")[0];
+
 function FilterInput({ value, label }) {
   const [text, setText] = useState(value);
   const timer = useRef(0);
@@ -205,11 +208,31 @@ function FilterInput({ value, label }) {
       onInput=${({ target }) => {
         setText(target.value);
         clearTimeout(timer.current);
+        const here = place();
         timer.current = setTimeout(() => {
           timer.current = 0;
-          setQuery({ name: target.value });
+          if (place() === here) {
+            setQuery({ name: target.value });
+          }
         }, TYPING_DELAY);
       }}
+    />
+  `;
+}
+
+/** A filter that takes effect with Enter, or when the field is left. `value` is the one in effect. */
+export function FilterField({ value, onChoice, ...rest }) {
+  // The view is rendered again while the user types.
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return html`
+    <input
+      ...${rest}
+      type="search"
+      value=${text}
+      spellcheck=${false}
+      onInput=${(event) => setText(event.target.value)}
+      onChange=${(event) => onChoice(event.target.value)}
     />
   `;
 }

@@ -1,6 +1,6 @@
 // Small parts of views.
 
-import { exchangeName, exchangePath, plain } from "../format.js";
+import { count, exchangeName, exchangePath, plain } from "../format.js";
 import { html, signal } from "../html.js";
 import { link } from "../route.js";
 
@@ -43,6 +43,10 @@ export const Facts = ({ items }) => html`
       )}
   </dl>
 `;
+
+/** The keys and dropped messages of a queue or an exchange that drops duplicates, as `Facts` and `Stats` show them. */
+export const deduplicationOf = ({ deduplication_keys: keys, dropped_duplicates: dropped }) =>
+  keys === undefined ? [] : [["Deduplication keys", count(keys)], ["Dropped duplicates", count(dropped)]];
 
 /** The entries of an object as facts. */
 export const Entries = ({ object, none = "none" }) => {

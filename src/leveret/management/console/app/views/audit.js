@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { isRestorable, obstacle, restore } from "../restore.js";
 import { route, setQuery } from "../route.js";
 import { ChangeForm, openDialog } from "../ui/dialog.js";
+import { FilterField } from "../ui/list.js";
 import { Facts, Failure, Note, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 
@@ -93,7 +94,7 @@ export function AuditView() {
     <div class="toolbar" role="search">
       ${FILTERS.map(
         ([name, title], index) => html`
-          <input key=${name} class="filter" type="search" data-filter=${index === 0 || undefined} aria-label=${title} placeholder=${title} maxlength="255" value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value, page: "" })} />
+          <${FilterField} key=${name} class="filter" data-filter=${index === 0 || undefined} aria-label=${title} placeholder=${title} maxlength="255" value=${query[name] ?? ""} onChoice=${(chosen) => setQuery({ [name]: chosen, page: "" })} />
         `,
       )}
       ${value && html`<span class="muted" role="status">${plural(value.total_count, "change")}</span>`}

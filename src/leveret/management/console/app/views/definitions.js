@@ -3,7 +3,7 @@
 import { call, get, path, withQuery } from "../api.js";
 import { save } from "../csv.js";
 import { count, plain, plural } from "../format.js";
-import { html, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { route } from "../route.js";
 import { isReadOnly } from "../session.js";
 import { confirmChange } from "../ui/dialog.js";
@@ -29,6 +29,11 @@ export function DefinitionsView() {
   const vhost = route.value.query.vhost ?? "";
   const target = vhost ? path("definitions", vhost) : "/definitions";
   const [plan, setPlan] = useState(null);
+  const controller = useRef(null);
+  useEffect(() => {
+    setPlan(null); // a plan is for its target
+    return () => controller.current?.abort();
+  }, [target]);
 
   async function download() {
     try {
@@ -43,14 +48,19 @@ export function DefinitionsView() {
     const [file] = event.target.files;
     event.target.value = "";
     setPlan(null);
+    controller.current?.abort();
+    const { signal } = (controller.current = new AbortController());
     try {
       if (!file || file.size > MAX_FILE) {
         throw new Error(`The file has ${count(file?.size)} bytes; expected at most ${count(MAX_FILE)}`);
       }
       const wanted = JSON.parse(await file.text());
-      setPlan({ file: file.name, wanted, report: await call("POST", withQuery(target, { dry_run: "true" }), wanted) });
+      const report = await call("POST", withQuery(target, { dry_run: "true" }), wanted, { signal });
+      setPlan({ file: file.name, wanted, report });
     } catch (error) {
-      toast(error.message, "bad");
+      if (!signal.aborted) {
+        toast(error.message, "bad");
+      }
     }
   }
 

@@ -12,7 +12,7 @@ import { BindingTable } from "../ui/bindings.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Star } from "../ui/star.js";
-import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
+import { Badge, deduplicationOf, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { LiveTail } from "../ui/tail.js";
 import { useRole } from "../ui/roles.js";
@@ -88,7 +88,13 @@ function Bindings({ exchange, target }) {
   const { vhost, name } = exchange;
   const may = useRole(exchange);
   return html`
-    <${Stats} items=${[["Messages in", rate(stats(exchange, "publish_in"))], ["Messages out", rate(stats(exchange, "publish_out"))]]} />
+    <${Stats}
+      items=${[
+        ["Messages in", rate(stats(exchange, "publish_in"))],
+        ["Messages out", rate(stats(exchange, "publish_out"))],
+        ...deduplicationOf(exchange),
+      ]}
+    />
     <${Failure} error=${error} />
     <${Panel}
       title="Bindings from this exchange"

@@ -5,7 +5,7 @@ import { count, plural, time } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { route, setQuery } from "../route.js";
 import { closeDialog, openDialog } from "../ui/dialog.js";
-import { VhostChoice } from "../ui/list.js";
+import { FilterField, VhostChoice } from "../ui/list.js";
 import { Badge, Facts, Failure, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 
@@ -150,7 +150,7 @@ export function LogView() {
       </select>
       ${FILTERS.map(
         ([name, title, length], index) => html`
-          <input key=${name} class="filter" type="search" data-filter=${index === 0 || undefined} aria-label=${title} placeholder=${title} maxlength=${length} inputmode=${name === "connection" ? "numeric" : undefined} spellcheck=${false} value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })} />
+          <${FilterField} key=${name} class="filter" data-filter=${index === 0 || undefined} aria-label=${title} placeholder=${title} maxlength=${length} inputmode=${name === "connection" ? "numeric" : undefined} value=${query[name] ?? ""} onChoice=${(chosen) => setQuery({ [name]: chosen })} />
         `,
       )}
       <${VhostChoice} value=${vhost} />

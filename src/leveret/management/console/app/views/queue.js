@@ -14,7 +14,8 @@ import { copyAs } from "../ui/copy.js";
 import { DeadLetters } from "../ui/dead_letters.js";
 import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
 import { share } from "../ui/share.js";
-import { Badge, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
+import { FilterField } from "../ui/list.js";
+import { Badge, deduplicationOf, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { placePath } from "../ui/relocate.js";
 import { useRole } from "../ui/roles.js";
@@ -94,7 +95,7 @@ function useCompared(queue, range) {
 const otherOf = ({ queue, kept }, chart) => (queue ? { id: `${idOf(queue)}\n${chart}`, name: queue.name, object: queue, kept } : null);
 
 const CompareField = () => html`
-  <input type="search" aria-label="Compare with queue" placeholder="Compare with queue" maxlength="255" value=${route.value.query.compare ?? ""} onChange=${(event) => setQuery({ compare: event.target.value, compare_vhost: "" })} />
+  <${FilterField} aria-label="Compare with queue" placeholder="Compare with queue" maxlength="255" value=${route.value.query.compare ?? ""} onChoice=${(name) => setQuery({ compare: name, compare_vhost: "" })} />
 `;
 
 /** What is said of the ready messages, beside their number. */
@@ -149,8 +150,7 @@ function StateTab({ queue }) {
             ["Owner", queue.owner_pid_details?.name && html`<a href=${link(["connections", queue.owner_pid_details.name])}>${queue.owner_pid_details.name}</a>`],
             ["Policy", queue.policy],
             ["Operator policy", queue.operator_policy],
-            ["Deduplication keys", queue.deduplication_keys !== undefined && count(queue.deduplication_keys)],
-            ["Dropped duplicates", queue.dropped_duplicates !== undefined && count(queue.dropped_duplicates)],
+            ...deduplicationOf(queue),
             ["Published in total", count(queue.message_stats?.publish)],
             ["Acked in total", count(queue.message_stats?.ack)],
           ]}

@@ -1,0 +1,87 @@
+"""A thread that runs statements in the database of the nodes, over a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import psycopg
+
+from leveret.storage.cluster import ClusterSettings
+from leveret.storage.postgres_probe import Probe
+from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
+from leveret.storage.worker import StoreBroken, StoreFull
+
+Result = TypeVar("Result")
+
+
+class DatabaseThread:
+    """One thread. It connects when it needs to, and leaves a server that hangs when a standby was promoted.
+
+    Args:
+        name: The name of the thread.
+        settings: The place of the database.
+        connect: Returns a new connection. Called in the thread.
+        may_use: Returns whether a connection can still be used. Called in the thread.
+    """
+
+    def __init__(
+        self, name: str, settings: ClusterSettings, connect: Callable[[], Session], may_use: Callable[[Session], bool]
+    ) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._may_use = may_use
+        # Starts with the first work, since the process may still fork.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._session: Session | None = None
+        # When the thread has begun what it does; None if it does nothing.
+        self._begun: float | None = None
+        self._probe: Probe | None = None
+        self._is_closed = False
+
+    async def run(self, work: Callable[[Session], Result]) -> Result:
+        """Run work in the thread, however long the server takes. Raises `StorageFailed`."""
+        if self._probe is None:
+            self._probe = Probe(self._settings, lambda: self._session, self._silence)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    def close(self) -> None:
+        """Close the connection. A statement that the server has not answered fails."""
+        if self._probe is not None:
+            self._probe.stop()
+        self._is_closed = True
+        self._thread.submit(self._disconnect)
+        self._thread.shutdown(wait=False)
+        # The end of the process waits for the thread, and a statement may wait for a standby.
+        session = self._session
+        if session is not None:
+            session.abort()
+
+    def _silence(self) -> float:
+        """Return the seconds for which the server has not answered."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
+    def _run(self, work: Callable[[Session], Result]) -> Result:
+        self._begun = time.monotonic()
+        try:
+            if self._session is not None and not self._may_use(self._session):
+                self._disconnect()
+            if self._session is None:
+                self._session = self._connect()
+            if self._is_closed:
+                raise StoreLost("this process stops")
+            return work(self._session)
+        except (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken) as error:
+            self._disconnect()
+            raise unopened(error) from None
+        finally:
+            self._begun = None
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
