@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -235,6 +236,25 @@ def test_marks_of_moves_and_drains_do_not_wait_for_a_standby(dsn: str) -> None:
         directory.close()
 
     asyncio.run(scenario())
+
+
+def test_a_command_does_not_wait_for_a_standby_forever(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_shard(dsn)
+    execute(dsn, "UPDATE leveret.owner SET node = NULL, seen = NULL")
+    settings = ClusterSettings(dsn, "command", 0.6, True)
+    monkeypatch.setattr(postgres_formats, "TIMEOUT", 0.5)
+
+    def problem() -> str:
+        """Mark the database as restored until that waits for a standby."""
+        while True:
+            try:
+                postgres_formats.mark_restored(settings)
+            except StorageFailed as error:
+                return str(error)
+
+    with ThreadPoolExecutor(1) as thread, no_standby():
+        found = thread.submit(problem).result(TIMEOUT)
+    assert "PostgreSQL has not confirmed the change within 0.5 seconds; start the standbys" in found
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["before", "after"])
