@@ -157,6 +157,25 @@ def test_the_connection_is_cut_at_each_statement(dsn: str, proxy: Proxy, answers
     asyncio.run(scenario())
 
 
+def test_an_idle_connection_that_the_server_has_ended_is_replaced(dsn: str) -> None:
+    from leveret.cluster.directory import Directory
+
+    ours = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        await directory.enter("host:1")
+        await directory.put([RECORD])
+        execute(dsn, f"SELECT pg_terminate_backend(pid) {ours}")
+        wait_until(lambda: execute(dsn, f"SELECT count(*) {ours}") == [(0,)])
+        await directory.drain("one", True)
+        assert [node.draining for node in (await directory.look(0)).nodes] == [True]
+        directory.close()
+
+    asyncio.run(scenario())
+
+
 @contextmanager
 def no_standby() -> Iterator[None]:
     """Have the commits of the shared server wait for a standby that does not exist."""
