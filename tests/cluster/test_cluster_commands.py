@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, proxy: Proxy) -> Iterator[
     http = {"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
     # Only the node that is killed loses its shards, which the other one notices at once.
     lease = {"LEVERET_CLUSTER__LEASE": "10"}
-    first = Node(directory / "first", dsn, "a", **lease)
+    first = Node(directory / "first", dsn, "a", shards=4, **lease)
     second = Node(directory / "second", through(proxy, dsn), shards=4, **lease, **http)
     with ExitStack() as stack:
         for node in (first, second):

@@ -72,3 +72,12 @@ def test_an_import_of_a_file_is_refused(tmp_path: Path, dsn: str) -> None:
     (tmp_path / "file").touch()
     message = refusal("import", tmp_path / "file", "--store", dsn, *UNREPLICATED)
     assert "is not a directory; expected the data directory of a stopped broker" in message
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_a_remote_form_says_so(command: str, tmp_path: Path) -> None:
+    arguments = [command, str(tmp_path)] if command == "import" else [command]
+    for options in (["--url", "http://localhost", "cluster"], ["cluster", "--url", "http://localhost"]):
+        result = CliRunner().invoke(leveret, [*options, *arguments, "--store", "postgresql://leveret@127.0.0.1:1/none"])
+        assert result.exit_code == 2
+        assert f"cluster {command}` has no remote form; it uses the database: run it without --url" in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -156,6 +157,25 @@ def test_the_connection_is_cut_at_each_statement(dsn: str, proxy: Proxy, answers
     asyncio.run(scenario())
 
 
+def test_an_idle_connection_that_the_server_has_ended_is_replaced(dsn: str) -> None:
+    from leveret.cluster.directory import Directory
+
+    ours = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        await directory.enter("host:1")
+        await directory.put([RECORD])
+        execute(dsn, f"SELECT pg_terminate_backend(pid) {ours}")
+        wait_until(lambda: execute(dsn, f"SELECT count(*) {ours}") == [(0,)])
+        await directory.drain("one", True)
+        assert [node.draining for node in (await directory.look(0)).nodes] == [True]
+        directory.close()
+
+    asyncio.run(scenario())
+
+
 @contextmanager
 def no_standby() -> Iterator[None]:
     """Have the commits of the shared server wait for a standby that does not exist."""
@@ -235,6 +255,25 @@ def test_marks_of_moves_and_drains_do_not_wait_for_a_standby(dsn: str) -> None:
         directory.close()
 
     asyncio.run(scenario())
+
+
+def test_a_command_does_not_wait_for_a_standby_forever(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_shard(dsn)
+    execute(dsn, "UPDATE leveret.owner SET node = NULL, seen = NULL")
+    settings = ClusterSettings(dsn, "command", 0.6, True)
+    monkeypatch.setattr(postgres_formats, "TIMEOUT", 0.5)
+
+    def problem() -> str:
+        """Mark the database as restored until that waits for a standby."""
+        while True:
+            try:
+                postgres_formats.mark_restored(settings)
+            except StorageFailed as error:
+                return str(error)
+
+    with ThreadPoolExecutor(1) as thread, no_standby():
+        found = thread.submit(problem).result(TIMEOUT)
+    assert "PostgreSQL has not confirmed the change within 0.5 seconds; start the standbys" in found
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["before", "after"])

@@ -11,6 +11,7 @@ import click
 
 from leveret.cli.config_options import config_file, split_settings
 from leveret.cli.failed import REFUSED, Failed
+from leveret.cli.http_options import URL
 from leveret.cli.options import together
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ _store_options = together(
 
 @contextmanager
 def _database(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> Iterator[ClusterSettings]:
-    """Return the place of the database, and report what goes wrong. Raises `Failed`."""
+    """Return the place of the database, and report what goes wrong. Raises `Failed`, or `UsageError` with --url."""
+    context = click.get_current_context()
+    if URL in context.meta:
+        raise click.UsageError(f"`{context.command_path}` has no remote form; it uses the database: run it without --url")
     from leveret.broker.errors import StorageFailed
     from leveret.config import ConfigError, load_config
     from leveret.node.choices import CHOICES

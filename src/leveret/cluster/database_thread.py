@@ -68,7 +68,8 @@ class DatabaseThread:
     def _run(self, work: Callable[[Session], Result]) -> Result:
         self._begun = time.monotonic()
         try:
-            if self._session is not None and not self._may_use(self._session):
+            session = self._session
+            if session is not None and (session.has_ended() or not self._may_use(session)):
                 self._disconnect()
             if self._session is None:
                 self._session = self._connect()

@@ -6,6 +6,7 @@ newer format, `upgrade` raises it, and from then on a version that does not know
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Final, NamedTuple
@@ -18,6 +19,8 @@ from leveret.storage.cluster import LINK_FORMAT, ClusterSettings
 from leveret.storage.postgres_schema import FORMAT_VERSION
 from leveret.storage.postgres_session import Session, Unfit, unopened
 
+# Seconds for a change, which waits for the standbys.
+TIMEOUT = 30.0
 # Added to the epochs of a restored database: more than the take-overs since any backup.
 RESTORED_EPOCHS: Final = 1_000_000
 
@@ -122,9 +125,10 @@ def mark_restored(settings: ClusterSettings) -> None:
 
 @contextmanager
 def _database(settings: ClusterSettings) -> Iterator[Session]:
-    """Yield a connection to a database with the schema of a broker. Raises `StorageFailed`."""
+    """Yield a connection to a database with the schema of a broker. Raises `StorageFailed`, also after a while."""
+    expired = threading.Event()
     try:
-        with closing(Session(settings, "leveret")) as session:
+        with closing(Session(settings, "leveret")) as session, _limit(session, expired):
             yield session
             session.replicate()
     except psycopg.errors.UndefinedTable:
@@ -135,4 +139,26 @@ def _database(settings: ClusterSettings) -> Iterator[Session]:
             " name another database with --store, or install the version that has created the schema"
         ) from None
     except (psycopg.Error, Unfit) as error:
+        if expired.is_set():
+            raise StorageFailed(
+                f"PostgreSQL has not confirmed the change within {TIMEOUT:g} seconds; start the standbys of"
+                " 'synchronous_standby_names', and run the command again"
+            ) from None
         raise unopened(error) from None
+
+
+@contextmanager
+def _limit(session: Session, expired: threading.Event) -> Iterator[None]:
+    """Lose a connection whose work takes longer than `TIMEOUT`. Sets the event before."""
+
+    def expire() -> None:
+        expired.set()
+        session.abort()
+
+    timer = threading.Timer(TIMEOUT, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
@@ -301,6 +302,14 @@ class Session:
             # A wait for this commit is one for those before it, too.
             self.warned = False
             self.execute("UPDATE leveret.cluster SET version = version")
+
+    def has_ended(self) -> bool:
+        """Return whether the server has ended the connection since the last statement."""
+        if self._connection.closed:
+            return True
+        poll = select.poll()
+        poll.register(self._pgconn.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def abort(self) -> None:
         """Make the statement under way fail, as if the connection was lost. May be called from any thread."""
