@@ -298,7 +298,7 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
         # The node itself knows the new owners by its next look.
         wait_until(lambda: first.nodes()["first"] == ("draining", 0), lambda: f"{first.nodes()}")
         for operation, arguments, reason in (
-            ("nodes.move", {"shard": 0, "node": "first"}, "node 'first' is draining or gone"),
+            ("nodes.move", {"shard": 0, "node": "first"}, "node 'first' is draining; expected one that takes shards"),
             ("nodes.move", {"shard": 4, "node": "second"}, "shard 4 does not exist; expected 0 to 3"),
             ("nodes.move", {"shard": 3, "node": "second"}, "shard 3 has no owner"),
             ("nodes.drain", {"name": "second"}, "no other node than 'second' takes shards"),

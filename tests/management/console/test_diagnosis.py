@@ -186,8 +186,8 @@ def test_a_publisher_that_an_alarm_blocks(driver: Chrome, tmp_path: Path) -> Non
             console.enter("connections", name)
             console.see("The memory alarm blocks this connection")
         finally:
-            driver.delete_all_cookies()
             console.leave()
+            driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
         assert console.reported == []
     with suppress(pika.exceptions.AMQPError):  # the broker has stopped
         connection.close()
