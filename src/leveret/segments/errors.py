@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@]*@")
-
 
 class SegmentError(Exception):
     """A segment cannot be read or written. `url` is the file with credentials masked."""
@@ -30,5 +25,8 @@ class SegmentTooNew(SegmentError):
 
 
 def masked(url: str) -> str:
-    """Return the URL without credentials."""
-    return _CREDENTIALS.sub("***@", url)
+    """Return the URL without credentials. The secret keys of object stores may have slashes."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, location = rest.rpartition("@")
+    is_path = "/" in credentials and ":" not in credentials.partition("/")[0]
+    return f"{scheme}{separator}***@{location}" if at and not is_path else url
