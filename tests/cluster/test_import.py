@@ -222,4 +222,4 @@ def test_damage_and_what_cannot_be_moved_are_refused(tmp_path: Path, dsn: str) -
         assert refused.returncode == 4 and expected.partition(" .")[0] in refused.stderr, refused.stderr
     database.close()
     missing = run_import(tmp_path / "none", dsn)
-    assert (missing.returncode, "does not exist" in missing.stderr) == (4, True)
+    assert (missing.returncode, "none is not a directory; expected" in missing.stderr) == (4, True), missing.stderr

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from leveret.broker.message import Message
 
@@ -19,6 +21,7 @@ DROP_FIRST: Final = 1
 DROP_NEVER: Final = 2
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContentPolicy:
     """Policy for the messages of one format."""
 
