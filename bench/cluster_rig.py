@@ -87,16 +87,11 @@ class Rig:
         """Start all nodes, and give each one a vhost."""
         for node in self.nodes:
             node.start()
-        wait_until(self._knows_nodes, self.nodes[0].log)
         for number, node in enumerate(self.nodes):
             if owners(self.dsn)[number] != node.directory.name:
                 self.nodes[0].ask("nodes.move", shard=number, node=node.directory.name)
         for node in self.nodes:
             wait_until(partial(self.knows_owners, node), node.log)
-
-    def _knows_nodes(self) -> bool:
-        """Return whether the first node knows that all of them live."""
-        return [state for state, _ in self.nodes[0].nodes().values()].count("live") == len(self.nodes)
 
     def knows_owners(self, node: Node) -> bool:
         """Return whether a node knows an owner of each vhost."""

@@ -315,6 +315,14 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
         assert second.nodes() == {"second": ("live", 3)}
 
 
+def test_a_shard_moves_to_a_node_that_has_just_started(tmp_path: Path, dsn: str) -> None:
+    """Also before the other nodes have looked for it."""
+    first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
+    with running(first), running(second):
+        first.ask("nodes.move", shard=0, node="second")
+        assert owners(dsn)[0] == "second"
+
+
 def test_a_name_belongs_to_one_live_node(tmp_path: Path, dsn: str) -> None:
     with running(Node(tmp_path / "first", dsn)):
         other = Node(tmp_path / "second", dsn)

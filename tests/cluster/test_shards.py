@@ -106,7 +106,7 @@ def test_a_hung_shard_is_killed_and_restarts(tmp_path: Path) -> None:
             os.kill(number, signal.SIGSTOP)
         stopped = Path(f"/proc/{broker.pid}/stat")
         wait_until(lambda: stopped.read_text().split()[2] == "T")
-        time.sleep(4)
+        time.sleep(4)  # longer than the timeout of shards
         for number in pids:
             os.kill(number, signal.SIGCONT)
         broker.publish("a", b"after")

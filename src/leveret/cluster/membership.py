@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed, StorageFailed
@@ -31,6 +31,8 @@ _ROUND: Final = 3600.0
 # Seconds for the database to tell its condition, and the age from which that is asked for again.
 _ANSWER_TIMEOUT: Final = 3.0
 _MAX_AGE: Final = 1.0
+# Seconds in which a look finds a node that was ready before: it comes ten times a second.
+_LOOK_TIMEOUT: Final = 1.0
 
 
 class Cluster:
@@ -139,7 +141,7 @@ class Cluster:
             PreconditionFailed: There is no such shard, or the node takes none.
             StorageFailed: The move takes too long.
         """
-        self._check_node(node)
+        await self._find(node)
         if not 0 <= shard < len(self._shards):
             raise PreconditionFailed(f"shard {shard} does not exist; expected 0 to {len(self._shards) - 1}")
         if node not in self._takers():
@@ -169,7 +171,7 @@ class Cluster:
             PreconditionFailed: There is no other node that takes shards.
             StorageFailed: The node still has shards after a while.
         """
-        self._check_node(node)
+        await self._find(node)
         if on and not set(self._takers()) - {node}:
             raise PreconditionFailed(
                 f"no other node than '{node}' takes shards; start one, or let one own shards again with"
@@ -197,6 +199,18 @@ class Cluster:
                 raise PreconditionFailed(f"node '{node}' is alive; stop it first")
             await self._until(lambda: node not in self._watch.nodes)
         return {"address": address}
+
+    async def _find(self, node: str) -> None:
+        """Check that a node exists, after a look if need be: it may have started since the last one."""
+
+        def is_live() -> bool:
+            found = self._watch.nodes.get(node)
+            return found is not None and found.live
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_TIMEOUT):
+                await self._until(is_live)
+        self._check_node(node)
 
     def _check_node(self, node: str) -> None:
         if node not in self._watch.nodes:
