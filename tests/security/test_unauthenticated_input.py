@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MAX_FRAME: Final = 8192
 # Seconds of processor time of a measurement, which is repeated until it takes as long.
 SHORTEST: Final = 0.002
-# How many times as long as the short input the long one is, and how many times as long it may take. A quadratic parser
-# takes the square of the former.
+# The ratio of the lengths of the long and the short input, and the maximum ratio of the times. For a quadratic parser, the
+# latter is the square of the former.
 LONGER: Final = 16
 SLOWER: Final = 4 * LONGER
 # Units that are repeated: what parsers look for, escape, nest, and give up on.
@@ -46,6 +46,7 @@ UNITS: Final = (
     b"\r\n ", b"a:b\r\n", b"\n", b"=3D", b"A" * 3 + b"=", b"\x01a\x00", b"\x01at\x01", b"\x00S\x10", b"\xc0\x08\x01",
     b"\x40", b"\xa3\x01a\x40", b"n=a,", b"=2C",
 )  # fmt: skip
+_PROXIES: Final = (ip_network("10.0.0.0/8"),)
 Parser = Callable[[bytes], object]
 
 
@@ -73,20 +74,20 @@ def _no_keys(name: str, mechanism: str) -> ScramKeys:
     return ScramKeys(salt=b"s" * 16, iterations=4096, stored_key=b"k" * 32, server_key=b"k" * 32)
 
 
-def _request_head(data: bytes) -> object:
+def _request_head(data: bytes) -> None:
     h11 = pytest.importorskip("h11")
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(data + b"\r\n\r\n")
     with suppress(h11.RemoteProtocolError):
-        return connection.next_event()
+        connection.next_event()
 
 
-def _websocket(data: bytes) -> object:
+def _websocket(data: bytes) -> None:
     pytest.importorskip("wsproto")
     from leveret.server.websocket_request import Refused, WebSocketSettings, accept_request
 
     with suppress(Refused):
-        return accept_request(data + b"\r\n\r\n", "127.0.0.1", WebSocketSettings("/ws", frozenset()))
+        accept_request(data + b"\r\n\r\n", "127.0.0.1", WebSocketSettings("/ws", frozenset()))
 
 
 def _http(name: str) -> Parser:
@@ -108,9 +109,9 @@ def _http(name: str) -> Parser:
     }
     parser = parsers[name]
 
-    def parse(data: bytes) -> object:
+    def parse(data: bytes) -> None:
         with suppress(HttpError):
-            return parser(data.decode("latin-1"))
+            parser(data.decode("latin-1"))
 
     return parse
 
@@ -122,16 +123,16 @@ def _token_verifier() -> TokenVerifier:
     return TokenVerifier(TokenSettings(audience="broker"))
 
 
-def _token(data: bytes) -> object:
+def _token(data: bytes) -> None:
     from leveret.security.oauth.keys import Keys
 
     verifier = _token_verifier()
     with suppress(TokenRefused):
-        return verifier.verify(data, Keys([]))
+        verifier.verify(data, Keys([]))
 
 
-def _token_header(data: bytes) -> object:
-    return _token(urlsafe_b64encode(data).rstrip(b"=") + b".e30.AA")
+def _token_header(data: bytes) -> None:
+    _token(urlsafe_b64encode(data).rstrip(b"=") + b".e30.AA")
 
 
 # The parsers, and the maximum size of their input in bytes, as in docs/threat-model.md.
@@ -158,7 +159,6 @@ PARSERS: Final[dict[str, tuple[Callable[[], Parser], int]]] = {
     "parameter in quotes": (lambda: _http("parameter in quotes"), 64 << 10),
     "form with files": (lambda: _http("form with files"), 1 << 20),
 }
-_PROXIES: Final = (ip_network("10.0.0.0/8"),)
 
 
 def cost(parse: Parser, data: bytes) -> float:
@@ -182,7 +182,7 @@ def test_time_grows_with_the_size(name: str) -> None:
     for unit in UNITS:
         short, long = (unit * (size // len(unit)) for size in (bound // LONGER, bound))
         # A busy machine disturbs a measurement, so it is repeated: a quadratic parser is always slow.
-        ratios = []
+        ratios: list[float] = []
         while not ratios or (ratios[-1] > SLOWER and len(ratios) < 3):
             ratios.append(cost(parse, long) / cost(parse, short))
         assert ratios[-1] <= SLOWER, (name, unit, ratios)
