@@ -64,9 +64,12 @@ if (!over) {
 const canvas = over.parentElement.querySelector("canvas");
 const area = over.getBoundingClientRect();
 const { left, top } = canvas.getBoundingClientRect();
-const [x, y, width, height] = [area.left - left, area.top - top, area.width, area.height].map((one) => Math.round(one * devicePixelRatio));
+const pixels = (length) => Math.round(length * devicePixelRatio);
+const [x, y] = [pixels(area.left - left), pixels(area.top - top)];
+const [width, height] = [pixels(area.width), pixels(area.height)];
 const { data } = canvas.getContext("2d").getImageData(x, y, width, height);
-const color = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim().match(/[0-9a-f]{2}/gi).map((two) => parseInt(two, 16));
+const digits = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/[0-9a-f]{2}/gi);
+const color = digits.map((two) => parseInt(two, 16));
 return Array.from({ length: width }, (_, column) => {
   const shares = [];
   for (let row = 0; row < height; row += 1) {

@@ -3,8 +3,8 @@
 An object that is idle costs no time: ticks without a sample are filled in when the next one comes, or when samples are
 read. A tick is a second of Unix time, and its sample covers the second before it.
 
-A period has the sum of the increments of its ticks. Within a period, a counter counts as growing evenly, so that totals never
-fall, and the changes between them add up to the increase of the counter, also between samples of different periods.
+A period has the sum of the increments of its ticks. Within a period, a counter counts as growing evenly, so that totals
+never fall, and the changes between them add up to the increase of the counter, also between samples of different periods.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 
 MINUTE: Final = 60
 _FIVE: Final = 5
-# Numbers of samples: enough seconds for all five that a minute ago is in, and enough five seconds for all of the minute that
-# RabbitMQ's 605 seconds ago is in.
+# Numbers of samples: enough seconds for all of the five that a minute ago is in, and enough fives for all of the minute
+# that RabbitMQ's 605 seconds ago is in.
 SECONDS: Final = 65
 FIVES: Final = 133
 MINUTES: Final = 60
