@@ -349,7 +349,7 @@ def test_errors_fit_the_smallest_frame_in_any_script(site: Site) -> None:
     attach = session.attach("r", True, source=Source("/exchanges/" + "%E2%82%AC" * 160), target=Target("here"))
     assert attach is not None
     detach = client.take(Detach)
-    assert detach.error is not None
+    assert detach.error is not None and detach.error.description is not None
     assert len(detach.error.description.encode()) <= 300 and detach.error.description.endswith("...")
 
 

@@ -41,8 +41,8 @@ _FIXED: Final = 12
 _BEFORE_ADDRESS: Final = _FIXED + 26
 # Overhead of the body of a transfer, in bytes.
 BODY_OVERHEAD: Final = 5
-# Maximum overhead of a transfer by reference beside its header, destination and address: what `encode` adds, the body field,
-# the name of the reference (a channel and a delivery tag), and Qpid's `mandatory`.
+# Maximum overhead of a transfer by reference beside its header, destination and address: what `encode` adds, the body
+# field, the name of the reference (a channel and a delivery tag), and Qpid's `mandatory`.
 TRANSFER_OVERHEAD: Final = 8 - _FIXED + BODY_OVERHEAD + 26 + 1
 # Overhead of a `message.append` in bytes, without the name of the reference.
 APPEND_OVERHEAD: Final = 12
