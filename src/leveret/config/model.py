@@ -916,7 +916,7 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
     hosts: Annotated[
         list[Name],
         about(
-            "Names by which clients reach the API and the metrics, without ports, such as `broker.example.com`; `*` means "
+            "Names by which clients reach the API and the metrics, without ports, such as broker.example.com; `*` means "
             "[every name](http-api.md#host-names). Loopback names, IP addresses, the name of the machine, and the names in "
             "`management.host`, `cluster.client_host` and `cluster.advertised` need not be listed."
         ),
