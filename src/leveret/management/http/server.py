@@ -9,9 +9,8 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -52,12 +51,10 @@ _MAX_HEAD: Final = 64 << 10
 class _Connection(H11Protocol):
     """A connection. Invalid requests are logged with the address of the client, at a bounded rate."""
 
-    def __init__(self, refusals: Refusals, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._refusals = refusals
+    refusals: ClassVar = Refusals()
 
     def send_400_response(self, msg: str) -> None:
-        self._refusals.note(self.client, "invalid HTTP")
+        self.refusals.note(self.client, "invalid HTTP")
         super().send_400_response(msg)
 
 
@@ -117,10 +114,9 @@ async def serve(settings: HttpSettings, parent: BinaryIO, log: LogRecords) -> No
         application.cache, settings, application.deliveries, application.stream_consumers, application.shovels
     )
     logging.getLogger("uvicorn.error").addFilter(_ServerLog())
-    refusals = Refusals()
     servers = [
-        (_make_server(Console(settings, application), settings, refusals), settings.sockets),
-        (_make_server(metrics, settings, refusals), settings.metrics_sockets),
+        (_make_server(Console(settings, application), settings), settings.sockets),
+        (_make_server(metrics, settings), settings.metrics_sockets),
     ]
     ended = asyncio.create_task(wait_for_end(parent))
     ended.add_done_callback(lambda _: _stop([server for server, _ in servers], application))
@@ -143,11 +139,11 @@ async def _serve(server: uvicorn.Server, numbers: list[int]) -> None:
     await server.serve([socket.socket(fileno=os.dup(number)) for number in numbers])
 
 
-def _make_server(application: ASGIApp, settings: HttpSettings, refusals: Refusals) -> uvicorn.Server:
+def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server:
     """Return a server. Raises `SystemExit` if the certificate cannot be loaded."""
     config = uvicorn.Config(
         HostCheck(application, settings.hosts),
-        http=partial(_Connection, refusals),
+        http=_Connection,
         ws="none",
         lifespan="off",
         loop="asyncio",
