@@ -969,7 +969,7 @@ class Engine(Machine):
                 out,
                 number,
                 FRAME_ERROR,
-                f"a header frame of {len(header) + FRAME_OVERHEAD} bytes exceeds the negotiated frame-max, {self.frame_max}",
+                f"a header frame of {len(header) + FRAME_OVERHEAD} bytes exceeds the frame-max of {self.frame_max}",
                 method_class,
                 method_id,
             )
