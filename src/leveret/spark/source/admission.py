@@ -40,7 +40,7 @@ class Backlog:
 
     @property
     def first_size(self) -> float:
-        """The size of the first message in bytes, as far as it is known."""
+        """The size of the first message in bytes, 0 if unknown."""
         return next((size for _, size in self._parts()), 0.0)
 
     def count_within(self, n_bytes: float) -> int:
