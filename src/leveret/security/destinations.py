@@ -48,7 +48,7 @@ class Destinations:
         return not any(found in network for network in self._excluded)
 
     def allows_name(self, host: str) -> bool:
-        """Return whether a host is allowed as far as that is known without resolving its name."""
+        """Return whether a host is allowed. A name, which is not resolved here, is."""
         try:
             return self.allows(host)
         except ValueError:

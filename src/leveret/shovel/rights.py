@@ -55,7 +55,7 @@ class Rights:
         return self._is_static or self._setter.is_operator or (user is not None and ADMINISTRATOR in user.tags)
 
     def check(self, definition: Definition) -> None:
-        """Raise `AccessRefused` if the shovel may not run, as far as that is known before it connects."""
+        """Raise `AccessRefused` if the shovel may not run. Addresses of names are checked when it connects."""
         for side, end in (("src", definition.source), ("dest", definition.destination)):
             for uri in end.uris:
                 parameters = read_uri(uri, end.protocol, "")

@@ -259,7 +259,7 @@ def test_empty_files(broker: HttpBroker, content: bytes) -> None:
 
 def test_many_and_large_objects(broker: HttpBroker) -> None:
     """Batches are bounded by their number of changes and by their size."""
-    value = {"src-uri": "amqp://u:p@127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://u:p@127.0.0.1:1"}
+    value: dict[str, Any] = {"src-uri": "amqp://u:p@127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://u:p@127.0.0.1:1"}
     value |= {"src-consumer-args": {"x": "y" * 200000}, "reconnect-delay": 0}
     large = [
         {"vhost": "many", "component": "shovel", "name": f"s{number}", "value": value, "user": "guest"}
