@@ -49,7 +49,6 @@ from rabbitmq_amqp_python_client import (  # noqa: E402
     QuorumQueueSpecification,
     RecoveryConfiguration,
     StreamConsumerOptions,
-    ValidationCodeException,
     StreamFilterOptions,
     StreamSpecification,
     ValidationCodeException,
