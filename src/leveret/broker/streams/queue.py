@@ -851,7 +851,7 @@ class StreamQueue(Queue):
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
         counters = self.counters
-        counters.count_returned()
+        counters.count_returned(0)
         settlement.archive(entry)
         if outcome == ACCEPTED:
             counters.count_accepted(1)
