@@ -1,4 +1,4 @@
-"""Every path that answers GET, by role: who gets an answer, and that it names nothing that the user may not see.
+"""Every path that answers GET, by role: it answers the right users, and names nothing that a user may not see.
 
 The answers for lists of clients are those of RabbitMQ: see `test_rabbitmq`.
 """
@@ -41,7 +41,7 @@ EVERY = {"admin-r", "monitor-r", "maker-r", "manager-r", "viewer-r"}
 ROLES = sorted(EVERY | {"no-tag-r"})
 # Users who may not see the vhost `hidden`, nor the clients of `stranger`.
 LIMITED = sorted(EVERY - MONITOR)
-# Who may read a path. Every user of management may read the others.
+# The users who may read a path. Every user of management may read the others.
 ACCESS = {
     **dict.fromkeys(
         (
@@ -233,7 +233,7 @@ class Things:
         self.own = {row["protocol"]: row["name"] for row in rows if row["user"] == "manager-r"}
         self.others = [row["name"] for row in rows if row["user"] == "stranger"]
         ports = [name.partition(" ")[0].rpartition(":")[2] for name in self.others]
-        # What only users who see all vhosts and clients may read of.
+        # Names and ports that only users who see all vhosts and clients may read.
         self.secrets = re.compile(rf"hidden|stranger|\b({'|'.join(ports)})\b")
         self.values = {
             "node": api.get("/overview")["node"],

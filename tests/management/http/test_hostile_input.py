@@ -117,7 +117,7 @@ def test_path_tricks(api: HttpBroker, path: str) -> None:
     assert api("GET", path).status == 404
 
 
-LOGIN = b"Host: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+LOGIN = b"Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 PUT = b"PUT /api/queues/%2F/raw HTTP/1.1\r\n" + LOGIN
 
 
