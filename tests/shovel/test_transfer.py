@@ -61,7 +61,7 @@ async def move(port: int, **destination: str) -> None:
         **{key.replace("_", "-"): item for key, item in destination.items()},
     }
 
-    def hosts(end: End) -> list[Parameters]:
+    async def hosts(side: str, end: End) -> list[Parameters]:
         return [read_uri(uri, end.protocol, "") for uri in end.uris]
 
     async with asyncio.timeout(60):

@@ -763,6 +763,13 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     """A static shovel, with the keys of a dynamic one."""
 
     vhost: Annotated[Name, about("Vhost whose process runs the shovel.")] = "/"
+    user: Annotated[
+        str,
+        about(
+            "User with whose permissions the shovel acts at URIs without a host and without a user. Default: it may do "
+            "everything."
+        ),
+    ] = ""
     src_uri: Annotated[Uris | None, about("URIs of the source, to try in order. Without a host, it is this broker.")] = None
     src_protocol: Annotated[ShovelProtocol | None, about("Protocol of the source. Default: `amqp091`.")] = None
     src_queue: Annotated[str | None, about("Queue to consume.")] = None
@@ -978,6 +985,14 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         dict[str, WebhookConfig], about("More such URLs, by a name of your choice, with settings of their own.")
     ] = field(default_factory=dict)
     mail: Annotated[MailConfig, about("Mails of alerts.")] = field(default_factory=MailConfig)
+    shovel_networks: Annotated[
+        list[str],
+        about(
+            "Networks, such as `10.1.0.0/16`, to which [shovels](shovel.md#destinations) of users without the tag "
+            "`administrator` may connect. Default: every address except those of this machine, of its link, of groups, and "
+            "of the metadata services of clouds."
+        ),
+    ] = field(default_factory=list)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"

@@ -82,7 +82,7 @@ class Control:
             token: The token by which the user has logged in, whose permissions then apply in calls as the user; "" if none.
         """
         control = copy.copy(self)
-        control._origin = {"user": user, "source": source}
+        control._origin = {"user": user, "source": source, "login": "token" if token else "password"}
         control._token = token or None
         share = self._shares.get(user)
         if share is None:
