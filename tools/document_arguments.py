@@ -65,7 +65,7 @@ def queue_arguments() -> list[dict[str, Any]]:
 
 def document() -> str:
     """Return the module of the console."""
-    values = {
+    values: dict[str, list[Any]] = {
         "QUEUE_TYPES": [{"name": name, "needs": kind.needs} for name, kind in QUEUE_TYPES.items()],
         "EXCHANGE_TYPES": list(EXCHANGE_TYPES),
         "QUEUE_ARGUMENTS": queue_arguments(),

@@ -38,7 +38,9 @@ VHOST, QUEUE, STREAM, EXCHANGE, USER, OTHER = map(long, ("vhost", "queue", "stre
 # Makes the numbers of the API large: counts of ten digits, and ids of five. Numbers of pages, times and limits stay.
 LARGE = """
 const send = window.fetch;
-const KEPT = /page|_count$|count$|time|since|_at$|expires|number|port|offset|status|until|sample|threshold|priority|days|first|last|epoch|level/;
+const KEPT = new RegExp(
+  "page|count$|time|since|_at$|expires|number|port|offset|status|until|sample|threshold|priority|days|first|last|epoch|level",
+);
 const grow = (value, key = "") => {
   if (Array.isArray(value)) return value.map((item) => grow(item, key));
   if (value && typeof value === "object") {
@@ -211,9 +213,12 @@ VIEWS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
 
 def pages(api: HttpBroker) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
     """Return the locations of objects whose names the broker chooses."""
-    for kind in ("connections", "channels"):
-        found = wait_until(lambda: api.get(f"/{kind}", USER), f"{kind} to be listed")
-        yield (kind, next(row["name"] for row in found if row["vhost"] == VHOST)), {}
+    channel, *_ = wait_until(
+        lambda: [row for row in api.get("/channels", USER) if row["vhost"] == VHOST and row["consumer_count"] > 0],
+        "the channel to be listed",
+    )
+    yield ("connections", channel["connection_details"]["name"]), {}
+    yield ("channels", channel["name"]), {}
     yield ("links", "/", long("link")), {}
     yield ("overview", api.get("/nodes", USER)[0]["name"]), {}
 
