@@ -133,7 +133,7 @@
 
   /** Elements that scroll sideways, although they are no tables, tabs or payloads. */
   const sideways = () =>
-    [...document.querySelectorAll("body *")]
+    [...(document.querySelector("dialog[open]") ?? document.body).querySelectorAll("*")]
       .filter((element) => element.scrollWidth > element.clientWidth + 1 && SCROLLS.test(getComputedStyle(element).overflowX) && shown(element))
       .filter((element) => !element.matches(".table, .tabs, pre, select, textarea, input"))
       .map((element) => `${nameOf(element)} scrolls sideways`);

@@ -49,8 +49,10 @@ const grow = (value, key = "") => {
   if (typeof value !== "number" || KEPT.test(key)) return value;
   return value + (key === "id" ? 12345 : 1234567890);
 };
+window.pending = 0;
 window.fetch = async (...call) => {
-  const answer = await send(...call);
+  window.pending += 1;
+  const answer = await send(...call).finally(() => { window.pending -= 1; });
   const isData = String(call[0]).includes("/api/") && answer.headers.get("content-type")?.includes("json");
   return isData ? new Response(JSON.stringify(grow(await answer.json())), answer) : answer;
 };
@@ -63,7 +65,7 @@ let same = 0;
 const look = () => {
   const boxes = [...document.querySelectorAll("body *")].map((item) => item.getBoundingClientRect());
   const now = boxes.map(({ x, y, width, height }) => [x, y, width, height].join()).join();
-  same = now === last && !/Loading…|Reading/.test(document.body.innerText) ? same + 1 : 0;
+  same = now === last && !window.pending && !/Loading…|Reading/.test(document.body.innerText) ? same + 1 : 0;
   last = now;
   if (same === 3) done(); else requestAnimationFrame(look);
 };
@@ -210,6 +212,20 @@ VIEWS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (("nowhere",), {}),
 )
 
+# Dialogs: the location of their view, and the button that opens them.
+DIALOGS: tuple[tuple[tuple[str, ...], dict[str, str], str], ...] = (
+    (("queues",), {"vhost": VHOST}, "Declare queue"),
+    (("queues",), {"vhost": VHOST}, "Change listed…"),
+    (of("queues", QUEUE), {}, "Copy as…"),
+    (of("queues", QUEUE), {}, "Share…"),
+    (of("queues", QUEUE), {}, "Delete…"),
+    (of("queues", QUEUE), {"tab": "messages"}, "Edit and resend…"),
+    (("policies",), {"vhost": VHOST}, "Change…"),
+    (of("vhosts"), {}, "Limits…"),
+    (("alerts",), {}, "Change…"),
+    (("users", USER), {}, "Set permissions"),
+)
+
 
 def pages(api: HttpBroker) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
     """Return the locations of objects whose names the broker chooses."""
@@ -232,10 +248,13 @@ def test_layout(console: Console, large: HttpBroker, axe: str) -> None:
             console.open()
             console.sign_in(USER)
             console.see_heading()
-            for parts, query in (*VIEWS, *pages(large)):
+            for parts, query, *buttons in (*VIEWS, *pages(large), *DIALOGS):
                 console.open(*parts, **query)
                 console.see_heading()
-                where = "/".join(part[:12] for part in parts) + "".join(f"?{value[:12]}" for value in query.values())
+                for button in buttons:
+                    console.click(button)
+                    console.see_dialog()
+                where = " ".join([*(part[:12] for part in (*parts, *query.values())), *buttons])
                 for size in SIZES:
                     console.resize(size)
                     console.driver.execute_async_script(SETTLED)
@@ -244,4 +263,4 @@ def test_layout(console: Console, large: HttpBroker, axe: str) -> None:
         finally:
             console.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
             console.leave()
-    assert faults == []
+    assert faults == [], "\n".join(faults)
