@@ -790,6 +790,13 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     dest_exchange: Annotated[str | None, about("Exchange to publish to. Default: that of the message.")] = None
     dest_exchange_key: Annotated[str | None, about("Routing key. Default: that of the message.")] = None
     dest_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
+    dest_application_properties: Annotated[
+        FreeTable | None, about("AMQP 1.0: application properties that replace those of messages.")
+    ] = None
+    dest_message_annotations: Annotated[
+        FreeTable | None, about("AMQP 1.0: message annotations that replace those of messages.")
+    ] = None
+    dest_properties: Annotated[FreeTable | None, about("AMQP 1.0: properties that replace those of messages.")] = None
     dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
     dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
     dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None
