@@ -35,7 +35,7 @@ function Modal({ opened }) {
   const { title, content: Content, bare, className = "" } = opened;
   return html`
     <dialog ref=${element} class=${className} aria-label=${title} onCancel=${closeDialog} onClick=${(event) => event.target === element.current && closeDialog()}>
-      ${!bare && html`<header><h2>${title}</h2></header>`}
+      ${!bare && html`<header><h2 title=${title}>${title}</h2></header>`}
       ${bare ? html`<${Content} />` : html`<div class="body"><${Content} /></div>`}
     </dialog>
   `;
