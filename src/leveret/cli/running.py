@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from abc import abstractmethod
+from collections.abc import Coroutine
+from typing import Any
 
 from leveret.broker.errors import StorageFailed
 from leveret.cli.logs import set_up_logging
@@ -92,6 +94,19 @@ class Running:
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         return await self._serve_until_stopped()
+
+    async def _until_stopped(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Wait for a part of the start. Raises `Stopped` if a signal ends it."""
+        start = asyncio.create_task(starting)
+        end = asyncio.create_task(self._end.wait())
+        await asyncio.wait((start, end), return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if start.done():
+            start.result()
+        else:
+            start.cancel()
+            await asyncio.wait([start])
+            raise Stopped
 
     async def _serve_until_stopped(self) -> int:
         end = self._end

@@ -25,6 +25,7 @@ from leveret.cluster.membership import Cluster
 from leveret.cluster.reach import Reach
 from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
+from leveret.cluster.starting import Start
 from leveret.cluster.streams import Streams
 from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch, known_hosts
 from leveret.config import Config
@@ -362,14 +363,15 @@ class NodeShards(Shards):
 
     # Start and stop
 
-    async def join(self, address: str) -> None:
+    async def join(self, address: str, start: Start) -> None:
         """Enter this node in the list, and take the shared records. Raises `StorageFailed` or `StartFailed`.
 
         Args:
             address: Where the node listens for others.
+            start: Repeats what fails because the server is away.
         """
-        await self._directory.enter(address)
-        await self._update()
+        await start.repeat(lambda: self._directory.enter(address))
+        await start.repeat(self._update)
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
         self._reach = Reach(self.client, self._served_others)
@@ -384,8 +386,8 @@ class NodeShards(Shards):
                     f"shard 0 in PostgreSQL is owned by node '{self.watch.owners[0].node}', which is alive; stop that"
                     " broker, or choose another database"
                 ) from None
-            await self._directory.begin(self.all[0].shared)
-        self._version, records = await self._directory.records(0)
+            await start.repeat(lambda: self._directory.begin(self.all[0].shared))
+        self._version, records = await start.repeat(lambda: self._directory.records(0))
         self._applied_version = self._version
         await self._take(records)
 

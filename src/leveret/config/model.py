@@ -445,6 +445,14 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
+    start_timeout: Annotated[
+        Seconds,
+        about(
+            "Time for `leveret serve` to start with PostgreSQL. It waits for the server and for a synchronous standby, and "
+            "then ends with the reason. 0: it waits for as long as it takes.",
+            ge=0,
+        ),
+    ] = 0.0
     shard_timeout: Annotated[
         Seconds,
         about(

@@ -11,6 +11,10 @@ from leveret.broker.errors import StorageFailed
 LINK_FORMAT: Final = 1
 
 
+class ServerAway(StorageFailed):
+    """The server does not answer, is no primary, or has lost the connection: another attempt may succeed."""
+
+
 class ClaimLost(StorageFailed):
     """Another broker has claimed the shard at the same time."""
 
