@@ -61,8 +61,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 # Errors of a connection have no SQLSTATE. Another attempt does not help against these; a server that words them in
 # another language is waited for.
 _REFUSED: Final = re.compile(
-    r"for connection option|invalid port number|invalid \S+ value|password authentication failed|no password supplied|no pg_hba\.conf entry|authentication failed for user"
-    r'|(?:role|user|database) ".*" does not exist|permission denied for database|is not permitted to log in'
+    r"for connection option|invalid port number|invalid \S+ value|password authentication failed|no password supplied"
+    r"|no pg_hba\.conf entry|authentication failed for user|permission denied for database|is not permitted to log in"
+    r'|(?:role|user|database) ".*" does not exist'
 )
 # Seconds for the server to give up a statement.
 _CANCEL_TIMEOUT: Final = 1.0
