@@ -73,7 +73,7 @@ def at_broker(text: str, broker: Broker) -> str:
 
 def program_name(block: Block) -> str:
     """Return the file name in the comment of a block's first line; "" if there is none."""
-    match = re.match(r"# ([\w/-]+\.py)\n", block.text)
+    match = re.match(r"# ([\w/-]+\.(?:py|toml))\n", block.text)
     return match[1] if match else ""
 
 

@@ -921,6 +921,14 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
     ] = None
     tls_key: Annotated[FilePath | None, about("Private key in PEM. Default: the key in the file of `tls_cert`.")] = None
     path_prefix: Annotated[str, about("Prefix of all paths, such as `/broker`.")] = ""
+    hosts: Annotated[
+        list[Name],
+        about(
+            "Names by which clients reach the API and the metrics, without ports, such as broker.example.com; `*` means "
+            "[every name](http-api.md#host-names). Loopback names, IP addresses, the name of the machine, and the names in "
+            "`management.host`, `cluster.client_host` and `cluster.advertised` need not be listed."
+        ),
+    ] = field(default_factory=list)
     cors_origins: Annotated[
         list[Name], about("Origins of pages that may use the API from a browser; `*` means every origin.")
     ] = field(default_factory=list)

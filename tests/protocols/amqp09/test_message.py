@@ -577,18 +577,6 @@ def test_direct_replies(site: Site, channel: Channel) -> None:
     assert got(channel)["body"] == (0, b"answer")
 
 
-def test_headers_that_do_not_fit_the_frames_of_a_consumer(site: Site) -> None:
-    channel = connect(site).channel()
-    channel.declare()
-    put(channel, application_headers={"long": "x" * 5000}, message_id="m")
-    client = connect(site)
-    small = client.channel()
-    client.session.engine.payload_max = 4088
-    consume(small)
-    taken = got(small)
-    assert taken["body"] == (0, BODY) and taken["application_headers"] == {} and taken["message_id"] == "m"
-
-
 def test_a_stream_is_read(site: Site, channel: Channel) -> None:
     channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
     put(channel, b"1", "s", application_headers={"a": 1})

@@ -71,6 +71,10 @@ _ROWS_TIME: Final = 0.02
 _MAX_QUERY: Final = 16384
 # Maximum bytes of a body, except of files. The broker accepts requests of 1 MiB.
 _MAX_BODY: Final = 2 << 20
+# The same of requests without credentials.
+_MAX_PUBLIC_BODY: Final = 64 << 10
+# More parts of a path than any route has.
+_MAX_PARTS: Final = 16
 # Maximum number of files that are received and processed at a time. Further ones wait.
 _MAX_FILES: Final = 4
 # Maximum number of bodies that are processed while they are received. Further ones are refused.
@@ -209,7 +213,7 @@ class Application:
         address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
-        query = _query(scope["query_string"])
+        query = query_of(scope["query_string"])
         is_dry_run = route.has_dry_run and asks_for(query, "dry_run")
         _check_restrictions(route, identity, path, changes=method not in _SAFE and not route.reads and not is_dry_run)
         if "vhost" in path and route.scope != "all":
@@ -255,7 +259,7 @@ class Application:
             async with self._uploads:
                 return await handle(limit)
         if not route.large:
-            return await show(min(limit, _MAX_BODY))
+            return await show(min(limit, _MAX_PUBLIC_BODY if route.public else _MAX_BODY))
         async with self._files:
             return await handle(limit)
 
@@ -269,15 +273,11 @@ class Application:
             raise not_found() from None
 
     def _parts(self, scope: Scope) -> list[str]:
-        """Return the decoded parts of the path below the base. `%2F` belongs to a part. Raises `HttpError`."""
+        """Return the decoded parts of the path below the base. Raises `HttpError`."""
         raw = scope["raw_path"].decode("latin-1").partition("?")[0]
         if not raw.startswith(self._base + "/"):
             raise not_found()
-        path = raw[len(self._base) + 1 :].removesuffix("/")
-        try:
-            return [unquote(part, errors="strict") for part in path.split("/")]
-        except UnicodeDecodeError:
-            raise bad_request("a name in the path is not UTF-8") from None
+        return parts_of(raw[len(self._base) + 1 :].removesuffix("/"))
 
     async def _read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
         """Return the body of a request. Raises `HttpError` (400) if it is too large."""
@@ -416,8 +416,16 @@ def _address(client: tuple[str, int] | None) -> str:
     return f"{client[0]}:{client[1]}" if client else ""
 
 
-def _query(raw: bytes) -> dict[str, str]:
-    """Return the parameters of a query; the last one of each name."""
+def parts_of(path: str) -> list[str]:
+    """Return the decoded parts of a path. `%2F` belongs to a part. Raises `HttpError` (400)."""
+    try:
+        return [unquote(part, errors="strict") for part in path.split("/", _MAX_PARTS)]
+    except UnicodeDecodeError:
+        raise bad_request("a name in the path is not UTF-8") from None
+
+
+def query_of(raw: bytes) -> dict[str, str]:
+    """Return the parameters of a query; the last one of each name. Raises `HttpError` (400)."""
     if len(raw) > _MAX_QUERY:
         raise bad_request(f"the query has {len(raw)} bytes; expected at most {_MAX_QUERY}")
     return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.http")
 
+# Bytes of the cookies of a request in which that of the session is looked for.
+MAX_COOKIES: Final = 4096
 _REALM: Final = ("www-authenticate", 'Basic realm="RabbitMQ Management"')
 # The console sends this header. Browsers would ask for a password if an answer had the header above.
 CONSOLE_HEADER: Final = "x-leveret-console"
@@ -94,6 +95,11 @@ class SignIn:
                 name, password = self._credentials(headers["authorization"])
                 return identity_of(await self._authenticate(name, password, address), password)
             if not self._cookie_of(headers):
+                if len(headers.get("cookie", "")) > MAX_COOKIES:
+                    raise _refused(
+                        f"no session in the first {MAX_COOKIES} bytes of the cookies;"
+                        " remove those of other applications on this host"
+                    )
                 raise HttpError(401)
             if changes and CONSOLE_HEADER not in headers:
                 # Another page of the same host cannot send the header without permission.
@@ -226,24 +232,13 @@ class SignIn:
             raise HttpError(401)
         if not self._settings.basic_auth:
             raise _refused("Basic authentication is off; the setting is management.basic_auth")
-        try:
-            name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            raise HttpError(401) from None
-        if not separator:
-            raise HttpError(401)
-        return name, password
+        return read_basic(encoded.strip())
 
     # Sessions
 
     def _cookie_of(self, headers: Mapping[str, str]) -> str:
         """Return the value of the session's cookie, or ""."""
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        found = cookies.get(self._cookie)
-        return "" if found is None else found.value
+        return read_cookie(headers.get("cookie", ""), self._cookie)
 
     async def open(
         self, name: str, password: str, address: str, *, refresh_token: str = "", agent: str = ""
@@ -333,6 +328,27 @@ class SignIn:
         for session in ended:
             self._revoke_later(session)
         return len(ended)
+
+
+def read_basic(encoded: str) -> tuple[str, str]:
+    """Return the name and the password of Basic authentication. Raises `HttpError` (401)."""
+    try:
+        name, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeError):
+        raise HttpError(401) from None
+    if not separator:
+        raise HttpError(401)
+    return name, password
+
+
+def read_cookie(header: str, name: str) -> str:
+    """Return the value of a cookie in the first `MAX_COOKIES` bytes of a header, or "" if there is none."""
+    # Not by http.cookies, whose time is quadratic before Python 3.11.10 and 3.12.6 (CVE-2024-7592).
+    for cookie in header[:MAX_COOKIES].split(";"):
+        found, _, value = cookie.strip().partition("=")
+        if found == name:
+            return value
+    return ""
 
 
 def identity_of(user: Row, password: str) -> Identity:

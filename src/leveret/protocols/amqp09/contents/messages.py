@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, NotAllowed, PreconditionFailed
-from leveret.broker.message import Entry
+from leveret.broker.message import Entry, Message
 from leveret.broker.uploads import Upload
 from leveret.protocols.amqp09.contents.answers import Answers
 from leveret.protocols.amqp09.contents.bodies import tail
-from leveret.protocols.amqp09.contents.content import as_class
+from leveret.protocols.amqp09.contents.content import address_of, fitting
 from leveret.protocols.amqp09.contents.references import MAX_NAME_BYTES, Reference, leave
 from leveret.protocols.amqp09.contents.transfers import (
     BODY_OVERHEAD,
     BY_REFERENCE,
     INLINE,
+    TRANSFER_OVERHEAD,
     Appending,
     Resumed,
     Transfer,
     body_field,
     encode,
-    without_headers,
 )
 from leveret.wire.amqp0.classes import MESSAGE
 
@@ -95,6 +95,15 @@ class Messages:
 
     # To the client
 
+    def fitting(self, entry: Entry, destination: str) -> Message:
+        """Return the message of an entry for a transfer to a destination.
+
+        Raises:
+            Undelivered: the fields of the transfer do not fit a frame.
+        """
+        around = TRANSFER_OVERHEAD + len(destination.encode("utf-8", "surrogateescape")) + len(address_of(entry))
+        return fitting(entry, MESSAGE, self.channel.connection.engine.method_max - around)
+
     def deliver(self, entry: Entry, destination: str, acknowledged: bool, resumes: bool = False) -> None:
         """Transfer a message to a destination of the client.
 
@@ -103,21 +112,22 @@ class Messages:
             destination: the client's destination.
             acknowledged: whether the client must answer.
             resumes: whether to ask the client first for its checkpoint of a large message.
+
+        Raises:
+            Undelivered: the fields of the transfer do not fit a frame.
         """
         channel = self.channel
         connection = channel.connection
         engine = connection.engine
-        message = as_class(entry, MESSAGE)
-        header = message.header
-        start = encode(entry, header, destination)
+        message = self.fitting(entry, destination)
+        start = encode(entry, message.header, destination)
+        if acknowledged:
+            channel.unacked.count(entry)
         tag = channel.unacked.new_tag()
         reference = f"{channel.number}.{tag}"
         # Qpid's transfers have one more byte after the body: `mandatory`.
         end = b"\0" if engine.uses_requests else b""
         room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
-        if len(reference) > room:
-            start = encode(entry, without_headers(header, message.size), destination)
-            room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
         transfer = Transfer(tag, entry) if acknowledged else None
         if transfer is not None:
             self.incomplete += 1
