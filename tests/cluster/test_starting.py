@@ -92,7 +92,7 @@ def test_a_server_that_does_not_answer_is_tried_again(tmp_path: Path, shards: in
     ("address", "reason"),
     [
         ("/missing", 'database "missing" does not exist'),
-        ("user=nobody dbname=postgres", 'role "nobody" does not exist'),
+        ("user=unknown dbname=postgres", 'role "unknown" does not exist'),
         ("/postgres?port=x", "for connection option"),
         ("nonsense=//", "'storage.dsn' is not an address of PostgreSQL"),
     ],
