@@ -89,7 +89,8 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         about(
             "Time for the broker to stop after SIGTERM. The last 2 seconds (half of the time, if it is less than 4) "
             "are for the store, the rest for clients to answer `connection.close`. The store always gets 2 seconds. "
-            "If it does not finish in time, the process exits with code 1; no confirmed message is lost.",
+            "If it does not finish in time, the process exits with code 1; no confirmed message is lost. The other "
+            "processes have the same time. The broker ends at the latest 5 seconds after it.",
             ge=0,
         ),
     ] = 5.0
