@@ -211,6 +211,7 @@ def _check_management(config: Config, source: Source) -> Iterator[str]:
             yield f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider"
         yield from _check_origins(provider.origins, (*path, "origins"), source)
     yield from _check_webhooks(management, source)
+    yield from _check_networks(management.shovel_networks, ("management", "shovel_networks"), source)
     yield from _check_mail(management.mail, source)
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):

@@ -47,7 +47,6 @@ class Messages:
         unanswered: transfers that the client must answer, in the order in which they were sent. Those of consumers and gets
             without acknowledgement need no answer.
         incomplete: number of deliveries that have not been sent completely. They are not in the channel's `unacked`.
-        answered: transfers answered in the open transaction.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -58,7 +57,6 @@ class Messages:
         self.resuming: deque[Resumed] = deque()
         self.unanswered: deque[Transfer] = deque()
         self.incomplete = 0
-        self.answered: list[Transfer] = []
 
     # From the client
 
@@ -227,8 +225,6 @@ class Messages:
         unanswered.extendleft(reversed(skipped))
         if not settled and not first:
             raise CommandInvalid(f"{answer}: no transfer is unanswered")
-        if channel.transacted:
-            self.answered.extend(settled)
         return [transfer.tag for transfer in settled]
 
     # The channel
@@ -265,7 +261,7 @@ class Messages:
         self.unanswered.clear()
 
     def transaction_ended(self, committed: bool) -> None:
-        """Handle the end of a transaction. After a rollback, the client must answer its transfers again."""
+        """Handle the end of a transaction."""
         pending = self.pending
         self.pending = []
         for staged in pending:
@@ -274,9 +270,6 @@ class Messages:
             else:
                 staged.unclaim()
                 leave(staged)
-        if not committed:
-            self.unanswered.extendleft(reversed(self.answered))
-        self.answered = []
 
     def close(self) -> None:
         """Handle the end of the channel: keep uploads that have a checkpoint."""
