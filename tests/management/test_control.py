@@ -18,9 +18,9 @@ import pytest
 
 from leveret.management import control_client, control_socket
 from leveret.management.control_client import CallFailed, NoBroker
-from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer, SlicedList
+from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, ControlServer, SlicedList
 from leveret.management.operations.operation import Operator
-from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from leveret.management.socket_path import CONTROL_SOCKET, MAX_REQUEST_SIZE, short_path
 from leveret.management.structs import Reply
 from tests.management.harness import Harness
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from leveret.broker import settlement
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import Entry
+from leveret.broker.message import ACQUIRED, Entry
+from leveret.broker.outcomes import REJECTED
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE, check_supported
 from leveret.broker.queues.counters import QueueCounters
 from leveret.broker.queues.inspection import Inspection
@@ -27,6 +28,7 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.arguments import QueueSettings
     from leveret.broker.consumer import Consumer
+    from leveret.broker.errors import Undelivered
     from leveret.broker.exchanges.base import Exchange
     from leveret.broker.leases.leases import Leases
     from leveret.broker.leases.recovery import Restoring
@@ -386,6 +388,40 @@ class Queue(Destination):
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """Exclude consumers of this scope from an entry (0-9-1 basic.reject.requeue.01)."""
+
+    def take_back(self, undelivered: Undelivered, scope: object = None) -> None:
+        """Return an entry that a client cannot receive: to consumers of other scopes, or to the dead-letter exchange.
+
+        If its delivery needed no acknowledgement, it has left its place, and a copy at the end of the queue replaces it.
+
+        Args:
+            undelivered: The entry, and why.
+            scope: The scope of a `get`; that of a delivery is its consumer's.
+        """
+        entry = undelivered.entry
+        holder = entry.holder
+        if holder is not None:
+            scope = holder.scope
+        self.vhost.dead_letters.note_undelivered(self, str(undelivered))
+        dead_letters = self.settings.dead_letter_exchange is not None
+        if entry.state == ACQUIRED and (holder is None or not holder.no_ack):
+            if dead_letters:
+                settlement.count_failure(entry)
+                self.reject(entry)
+            else:
+                self.refuse(entry, scope)
+                self.requeue(entry)
+            return
+        if dead_letters:
+            self.vhost.dead_letters.publish(entry, REJECTED)
+        elif not self.deleted:
+            copy = self.prepare(entry.message, entry.overlay)
+            self.refuse(copy, scope)
+            self.insert_new(copy)
+        if entry.state == ACQUIRED:
+            settlement.forget_holder(entry)
+            settlement.settle(entry)
+            self.counters.count_removed()
 
     def retries(self, entry: Entry) -> bool:
         """Return whether `reject` keeps an acquired entry, to deliver it again after a delay."""

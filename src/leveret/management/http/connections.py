@@ -140,7 +140,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates 
 
 
 def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
-    """Return a consumer. An internal one has empty `channel_details`."""
+    """Return a consumer. An internal one has empty `channel_details`, as one whose connection the user does not see."""
     connection = connections.get(item["connection"])
     channel: Row = {}
     if connection is not None:
@@ -192,9 +192,9 @@ def _name_of(channel: Row, connections: dict[int, Row]) -> str:
 
 
 async def connections_by_number(request: Request) -> dict[int, Row]:
-    """Return the connections of now by their numbers, as the broker describes them."""
+    """Return the connections of now that the user sees by their numbers, as the broker describes them."""
     await request.cache.refresh_now()
-    return _items(request)
+    return {number: item for number, item in _items(request).items() if may_see(request, item["user"])}
 
 
 def _items(request: Request) -> dict[int, Row]:
@@ -412,7 +412,8 @@ async def list_channels_of_connection(request: Request) -> Answer:
 
 async def show_channel(request: Request) -> Answer:
     """Return a channel with its consumers."""
-    connections = await connections_by_number(request)
+    await request.cache.refresh_now()
+    connections = _items(request)
     node = request.settings.node
     for channel in request.cache.channels.values():
         item = channel.item
@@ -432,10 +433,15 @@ async def show_channel(request: Request) -> Answer:
 
 
 async def _consumers(request: Request, vhost: str | None) -> list[Row]:
+    """Return the consumers that the user sees: those of the own connections, or all for monitoring."""
     connections = await connections_by_number(request)
-    node = request.settings.node
+    identity, node = request.identity, request.settings.node
     found = await request.control.list("consumers.list", {"vhost": vhost})
-    return [consumer_row(item, connections, node) for item in found if request.identity.sees(item["vhost"])]
+    return [
+        consumer_row(item, connections, node)
+        for item in found
+        if identity.is_monitor() or (item["connection"] in connections and identity.sees(item["vhost"]))
+    ]
 
 
 async def list_consumers(request: Request) -> Answer:

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
+from leveret.broker.errors import Undelivered
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, expires_at
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
@@ -154,12 +155,16 @@ class Dispatcher(Rings):
 
     def drain(self, queue: ClassicQueue) -> None:
         """Deliver until the entries or the credit of the consumers run out."""
-        if self.selective:
-            self._drain_selective(queue)
-        elif queue.ready.levels is not None:
-            self._drain_levels(queue)
-        else:
-            self._drain_level(queue, queue.ready.backlog)
+        try:
+            if self.selective:
+                self._drain_selective(queue)
+            elif queue.ready.levels is not None:
+                self._drain_levels(queue)
+            else:
+                self._drain_level(queue, queue.ready.backlog)
+        except Undelivered as undelivered:
+            queue.take_back(undelivered)
+            self.broker.jobs.deferred.add(queue)
 
     def _drain_levels(self, queue: ClassicQueue) -> None:
         """Deliver level by level, from the highest priority down."""

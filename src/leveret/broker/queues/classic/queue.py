@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from leveret.broker import metadata, settlement
 from leveret.broker.arguments import CLASSIC, DEDUPLICATION_WINDOW, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.errors import AccessRefused, PreconditionFailed, Undelivered
 from leveret.broker.indexing import check_indexed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases.leases import Leases
@@ -495,7 +495,11 @@ class ClassicQueue(Queue):
         watch = self.watch
         if watch is not None:
             watch.delivered(entry, consumer)
-        consumer.deliver(entry)
+        try:
+            consumer.deliver(entry)
+        except Undelivered as undelivered:
+            self.take_back(undelivered)
+            return
         if no_ack:
             settlement.forget_holder(entry)
             self.forget_transient(entry)
