@@ -420,6 +420,7 @@ class Queue(Destination):
             self.insert_new(copy)
         if entry.state == ACQUIRED:
             settlement.forget_holder(entry)
+            self.forget_transient(entry)
             settlement.settle(entry)
             self.counters.count_removed()
 
@@ -433,6 +434,9 @@ class Queue(Destination):
 
         An entry that `retries` stays in the queue.
         """
+
+    def forget_transient(self, entry: Entry) -> None:
+        """Count an entry that leaves the queue, if the queue counts those that are not kept on disk."""
 
     def count_undone(self, entry: Entry, accepted: bool) -> None:
         """Count an entry that is acquired again because its settlement was undone."""

@@ -744,7 +744,7 @@ class StreamQueue(Queue):
             entry = undelivered.entry
             if entry.holder is not None:
                 settlement.detach(entry)
-                self.counters.count_returned()
+                self.counters.count_returned(0)
             return False
 
     def is_spent(self) -> bool:

@@ -82,7 +82,7 @@ class Cache:
         # The change before which the last pass began, and the time of its beginning.
         self._passed_change = -1
         self._passed_at = 0.0
-        # What `Control.topology` has returned before the last pass of a reader.
+        # The topology, as of `Control.topology`, before the last pass of a reader.
         self._topology: list[Row] = []
         self._took = 0.0
         self.tick = self.started = int(clock())
