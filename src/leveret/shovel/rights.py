@@ -153,9 +153,9 @@ class Rights:
                 " set it again as a user of the broker, or give the URI a user and a password"
             )
         if self._users.get(name) is None:
-            raise AccessRefused(f"user '{name}', who set the shovel, does not exist; set it again as another user")
+            raise AccessRefused(f"user '{name}', for whom the shovel acts, does not exist; set it again as another user")
         if not self._users.may_open(name, vhost):
-            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{name}', who set the shovel")
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{name}', for whom the shovel acts")
 
     def _check_permission(self, side: str, end: End, vhost: str) -> None:
         if self._setter.is_operator or end.protocol != AMQP091:
@@ -167,7 +167,7 @@ class Rights:
         if not self._users.may(self._setter.user, vhost, operation, resource):
             raise AccessRefused(
                 f"{operation} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused for user"
-                f" '{self._setter.user}', who set the shovel"
+                f" '{self._setter.user}', for whom the shovel acts"
             )
 
     def _refused_host(self, side: str, host: str) -> AccessRefused:
