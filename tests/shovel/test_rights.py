@@ -128,6 +128,18 @@ def says(broker: Any, text: str) -> Any:
     return stopped
 
 
+async def test_a_change_of_permissions_reaches_a_shovel_over_amqp10(broker: Any) -> None:
+    call(broker, "users.add", name="u", password="u")
+    call(broker, "permissions.set", user="u", vhost="a", **ALL)
+    await fill(url(broker, "root", "a"), "mine", 3)
+    value = {**LOCAL, "src-protocol": "amqp10", "src-address": "/queues/mine", "reconnect-delay": 0.05}
+    del value["src-queue"]
+    call(broker, "parameters.set", component="shovel", name="s", vhost="a", value=value, user="u")
+    await wait_until_async(forwarded(broker, 3))
+    call(broker, "permissions.set", user="u", vhost="a", **{**ALL, "read": "^x"})
+    await wait_until_async(says(broker, "read access to 'mine' in vhost 'a' refused for user 'u'"))
+
+
 async def test_a_shovel_stops_when_its_user_loses_permissions(broker: Any) -> None:
     call(broker, "users.add", name="u", password="u")
     call(broker, "permissions.set", user="u", vhost="a", **ALL)

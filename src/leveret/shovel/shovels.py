@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Seconds for brokers to answer the close of the connections of a shovel.
 CLOSE_TIMEOUT: Final = 1.0
-# Shovels whose rights are checked in one turn: a few milliseconds with the maximum number of URIs.
-CHECKED_PER_TURN: Final = 4
+# Maximum number of shovels whose rights are compared in one turn.
+CHECKED_PER_TURN: Final = 500
 
 logger = logging.getLogger("leveret.shovel")
 
@@ -98,9 +98,9 @@ class Shovels(ParameterWatch):
         self._check_rights(list(self._shovels.items()))
 
     def _check_rights(self, unchecked: list[tuple[tuple[str, str, str], Shovel]]) -> None:
-        """Restart the shovels that are refused, which then say why. Few are checked in one turn."""
+        """Restart the shovels whose rights have changed. If they may not run any more, they then say why."""
         for key, shovel in unchecked[:CHECKED_PER_TURN]:
-            if self._shovels.get(key) is shovel and shovel.is_refused():
+            if self._shovels.get(key) is shovel and shovel.has_changed_rights():
                 shovel.start(self._cancel(shovel))
         if len(unchecked) > CHECKED_PER_TURN:
             asyncio.get_running_loop().call_soon(self._check_rights, unchecked[CHECKED_PER_TURN:])
