@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.payload_decoder import PayloadDecoder
+from leveret.management.http.places import Kind
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -92,6 +93,7 @@ class Request:
         deliveries: Returns what was sent of the alerts.
         decoder: Decodes payloads.
         logs: The latest log records.
+        occupy: Occupies a place until the answer has ended. Raises `HttpError` if there is none.
     """
 
     settings: HttpSettings
@@ -113,6 +115,7 @@ class Request:
     deliveries: Callable[[], list[Deliveries]]
     decoder: PayloadDecoder
     logs: Logs
+    occupy: Callable[[Kind], Awaitable[None]]
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 
