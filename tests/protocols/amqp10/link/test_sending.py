@@ -390,7 +390,8 @@ def test_no_queue_is_created_for_a_service_of_other_brokers(site: Site, session:
     relay = session.sender(None)
     relay.send(message(b"token", properties=Properties(to=address)))
     [disposition] = session.client.all(Disposition)
-    assert isinstance(disposition.state, Rejected) and disposition.state.error.condition == "amqp:not-found"
+    assert isinstance(disposition.state, Rejected) and disposition.state.error is not None
+    assert disposition.state.error.condition == "amqp:not-found"
     assert not site.vhost.queues
     site.vhost.declare_queue("$cbs", None)
     sender = session.sender("$cbs", name="declared")

@@ -629,6 +629,7 @@ class Connection(VhostSession):
             channel_max=min(self.own.sessions - 1, self.sessions.channel_max),
             heartbeat=int(self.own.idle_timeout),
             connected_at=self.peer.connected_at,
+            container_id=self.container_id,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:
