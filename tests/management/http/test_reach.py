@@ -23,7 +23,7 @@ PARAMETER = {"vhost": OWN, "component": "shovel", "name": "s"}
 
 @pytest.fixture(scope="module")
 def reach(http_process: HttpBroker) -> Iterator[HttpBroker]:
-    """A broker with the policymaker `restricted`, who may use the names `mine...` of one vhost, and queues with a secret."""
+    """A broker with a policymaker, who may use the names `mine...` of one vhost, and queues with a secret."""
     api = http_process
     full = {"configure": ".*", "write": ".*", "read": ".*"}
     assert api("PUT", "/users/restricted", {"password": "restricted", "tags": "policymaker"}).status == 201
