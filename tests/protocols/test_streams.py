@@ -73,9 +73,10 @@ class TestOver091:
     def test_an_empty_filter_value_counts_as_none(self, site: Site, channel: Channel, unfiltered: bool) -> None:
         for value in ("", "a", "b", None):
             publish(channel, repr(value).encode(), headers={"x-stream-filter-value": value} if value is not None else {})
-        wanted = {"x-stream-filter": "a", "x-stream-match-unfiltered": unfiltered}
+        wanted: dict[str, Any] = {"x-stream-filter": "a", "x-stream-match-unfiltered": unfiltered}
         assert read(site, **wanted).delivered() == ([b"''", b"'a'", b"None"] if unfiltered else [b"'a'"])
-        assert read(site, **{"x-stream-filter": ""}).delivered() == [b"''"]
+        empty: dict[str, Any] = {"x-stream-filter": ""}
+        assert read(site, **empty).delivered() == [b"''"]
 
     def test_acknowledgements_are_credit(self, site: Site, channel: Channel) -> None:
         publish(channel, b"1", b"2", b"3", b"4", b"5")
