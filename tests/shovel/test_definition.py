@@ -30,6 +30,7 @@ def test_older_names_are_accepted() -> None:
     [
         ("src-uri", 5, "expected a URI"),
         ("src-uri", [], "expected a URI"),
+        ("src-uri", ["amqp://"] * 65, "a list of 1 to 64"),
         ("dest-uri", "http://far", "expected amqp://"),
         ("src-protocol", "mqtt", "amqp091, amqp10"),
         ("src-prefetch-count", 0, "from 1 to 65535"),

@@ -24,6 +24,7 @@ QUEUE_LENGTH: Final = "queue-length"
 DEFAULT_PREFETCH: Final = 1000
 DEFAULT_RECONNECT_DELAY: Final = 5.0
 MAX_PREFETCH: Final = 65535
+MAX_URIS: Final = 64
 # Seconds.
 MAX_RECONNECT_DELAY: Final = 86400
 MAX_COUNT: Final = 2**63 - 1
@@ -245,9 +246,9 @@ class _Reader:
     def _uris(self, key: str, protocol: str) -> tuple[str, ...]:
         value = self.values.get(key)
         uris = [value] if isinstance(value, str) else value
-        if not isinstance(uris, list) or not uris:
+        if not isinstance(uris, list) or not 1 <= len(uris) <= MAX_URIS:
             raise PreconditionFailed(
-                f"{self.shovel}: '{self.spell(key)}' is missing or invalid; expected a URI or a list of them"
+                f"{self.shovel}: '{self.spell(key)}' is missing or invalid; expected a URI or a list of 1 to {MAX_URIS}"
             )
         for uri in uris:
             try:

@@ -159,7 +159,6 @@ def test_metrics_of_objects_follow_their_counters(api: HttpBroker) -> None:
                 "messages_acked_total": 1,
                 "messages_redelivered_total": 0,
                 "get_empty_total": 0,
-                "consumer_capacity": 0,
             }.items():
                 assert found.value(f"rabbitmq_queue_{name}", **queue) == value, name
             assert found.value("leveret_queue_memory_bytes", **queue) > 0

@@ -17,7 +17,7 @@ from leveret.management.http.objects import (
     CachedConnection,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection, message_stats, with_rates
+from leveret.management.http.statistics import GARBAGE_COLLECTION, MESSAGE_STATS, message_stats, with_rates
 from leveret.management.json_values import ReplyValue
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
@@ -63,7 +63,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
         "frame_max": item["frame_max"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "host": host,
         "name": item["name"],
         "node": node,
@@ -118,7 +118,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates 
         "confirm": item["mode"] == "confirm",
         "connection_details": peer_of(connections.get(item["connection"])),
         "consumer_count": item["consumers"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "global_prefetch_count": item["prefetch"],
         "idle_since": None,
         "message_stats": message_stats(_stats(item), rates, _CHANNEL_STATS),
@@ -157,7 +157,7 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
     return {
         "ack_required": not item["no_ack"],
         "active": item["active"],
-        "activity_status": "up" if item["active"] else "waiting",
+        "activity_status": _activity_of(item),
         "arguments": item["arguments"],
         "channel_details": channel,
         "consumer_tag": item["tag"],
@@ -167,6 +167,12 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "queue": {"name": item["queue"], "vhost": item["vhost"]},
         "user_who_performed_action": "" if connection is None else connection["user"],
     }
+
+
+def _activity_of(consumer: Row) -> str:
+    if consumer["single_active"]:
+        return "single_active"
+    return "up" if consumer["active"] else "waiting"
 
 
 def peer_of(connection: Row | None) -> Row:

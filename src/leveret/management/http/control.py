@@ -110,6 +110,10 @@ class Control:
         found: list[Row] = await self._send({"v": VERSION, "call": name, "arguments": arguments or {}, "partial": True})
         return found
 
+    async def topology(self) -> Any:
+        """Return what changes whenever an exchange, a queue or a binding does. Raises as `call`."""
+        return await self.list("statistics.topology")
+
     async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
         """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""
         return await self._send(self._as(user, {"v": VERSION, "call": name, "vhost": vhost, "arguments": arguments}))
