@@ -553,14 +553,15 @@ class ClassicQueue(Queue):
     def settle(self, entry: Entry) -> None:
         if self.watch is not None:
             self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
-        settlement.settle_unacked(entry)
         counters = self.counters
         size = entry.message.size
-        counters.count_settled(size)
+        counters.count_returned(size)
         transient = counters.transient
         if transient is not None and not self.is_stored(entry):
             transient.release(size)
             transient.remove(size)
+        settlement.settle_unacked(entry)
+        counters.count_accepted(1)
 
     def settle_got(self, entry: Entry) -> None:
         """Settle an entry that was got without acknowledgement."""
