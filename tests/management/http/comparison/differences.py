@@ -178,7 +178,7 @@ _ANSWERS: Final = [
     Difference("GET /* by monitor", "body[*]: missing | *", _SEEN),
     # Objects
     Difference("GET /*", 'body*.user_who_performed_action: * | ""', "Leveret does not know who declared an exchange"),
-    Difference("GET /*", "body*.idle_since: * | null", "Leveret does not know when a queue or channel was last used"),
+    Difference("GET /*", "body*.idle_since: * | null", "Leveret shows it after five seconds"),
     Difference("GET /*", "body*[*amq.leveret.events#0]: missing | *", "exchanges of Leveret"),
     Difference("GET /*", "body*[*leveret.control#0]: missing | *", "exchanges of Leveret"),
     Difference("GET /exchanges/other?*page=*", "body.*count: *", "exchanges of Leveret"),
