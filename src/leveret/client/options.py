@@ -60,6 +60,7 @@ class ConnectOptions(TypedDict, total=False):
     heartbeat: Whole
     channel_max: Whole
     frame_max: Whole
+    max_message_size: Whole
     connect_timeout: Seconds
     timeout: Seconds
     blocked_timeout: Seconds
@@ -195,6 +196,7 @@ _OWN: Final = {
     "heartbeat": _integer,
     "channel_max": _integer,
     "frame_max": _integer,
+    "max_message_size": _integer,
     "connect_timeout": _seconds,
     "timeout": _seconds_or_none,
     "blocked_timeout": _seconds_or_none,

@@ -23,6 +23,8 @@ SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
 # Maximum timeout in seconds that all clocks and locks of Python support.
 MAX_SECONDS: Final = 10**9
+# The largest body that brokers accept by default, and 1 MiB for the properties and annotations of AMQP 1.0.
+DEFAULT_MAX_MESSAGE_SIZE: Final = (128 << 20) + (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Parameters:
         locale: Locale of error texts, which most servers ignore.
         heartbeat: Heartbeat interval in seconds; 0 disables heartbeats.
         channel_max: Maximum number of channels; 0 accepts the server's limit.
-        frame_max: Maximum frame size in bytes; 0 accepts the server's limit.
+        frame_max: Maximum frame size in bytes; 0 accepts the server's limit, up to 1 MiB.
+        max_message_size: Maximum size of a received message in bytes: of its body or, over AMQP 1.0, of the whole message.
         connect_timeout: Seconds until the connection is open, including TLS and the handshake.
         timeout: Timeout of calls in seconds; None for no limit.
         blocked_timeout: Seconds that publishes wait while the server blocks publishers; None for no limit.
@@ -82,6 +85,7 @@ class Parameters:
     heartbeat: int = 60
     channel_max: int = 0
     frame_max: int = 0
+    max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     connect_timeout: float = 10.0
     timeout: float | None = 30.0
     blocked_timeout: float | None = None
@@ -278,6 +282,7 @@ _INTEGERS: Final = {
     "heartbeat": (0, 65535),
     "channel_max": (0, 65535),
     "frame_max": (0, 2**32 - 1),
+    "max_message_size": (1, 2**39),
     "reconnect_attempts": (0, 2**31 - 1),
 }
 # Whether a time may be 0, and whether it may be None.

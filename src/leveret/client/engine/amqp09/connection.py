@@ -70,8 +70,9 @@ class Amqp09ConnectionCore(ConnectionCore):
 
     def _new_engine(self, parameters: Parameters) -> Engine:
         engine = super()._new_engine(parameters)
-        # Write files to disk as they arrive.
+        # Write files of any size to disk as they arrive.
         engine.spools_uploads = True
+        engine.max_upload_size = 1 << 62
         return engine
 
     def _dispatch_other(self, command: Command, channel: ChannelCore | None) -> None:

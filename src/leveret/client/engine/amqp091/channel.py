@@ -28,6 +28,7 @@ from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire import record_batches
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
+from leveret.wire.amqp0.commands import Error as WireError
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
@@ -149,6 +150,22 @@ class ChannelCore(CallingChannel):
             return
         self.send("channel.close", {"reply_code": 200, "reply_text": "abandoned by the application"})
         self.ended(ChannelClosed("the channel was abandoned by the application"))
+        self._calls.append(Call("channel.close", NULL_WAITER, None))
+
+    def fail(self, error: WireError) -> None:
+        """Close the channel because the server sent a message that is too large."""
+        text = f"{error.text} (option max_message_size)"
+        arguments = {"reply_code": error.code, "reply_text": error.text[:255]}
+        self.send("channel.close", {**arguments, "class_id": error.class_id, "method_id": error.method_id})
+        self.ended(
+            ChannelClosed(
+                f"the client closed the channel: {text}",
+                reply_code=error.code,
+                reply_text=text,
+                class_id=error.class_id,
+                method_id=error.method_id,
+            )
+        )
         self._calls.append(Call("channel.close", NULL_WAITER, None))
 
     # Received methods

@@ -16,6 +16,7 @@ from leveret.client.events import Blocked, Unblocked
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp0.commands import (
     ACK,
+    CHANNEL_SCOPE,
     CONTENT_METHOD,
     DELIVER,
     ERROR,
@@ -68,7 +69,7 @@ class ConnectionCore(BaseConnectionCore):
             frame_max=parameters.frame_max or 131072,
             channel_max=parameters.channel_max or 65535,
             heartbeat=parameters.heartbeat or 0,
-            max_body_size=1 << 62,
+            max_body_size=parameters.max_message_size,
             spool_threshold=1 << 62,
         )
 
@@ -151,6 +152,10 @@ class ConnectionCore(BaseConnectionCore):
                 channel.content(command)
         elif kind == ERROR:
             assert isinstance(command, WireError)
+            if command.scope == CHANNEL_SCOPE:
+                if channel is not None:
+                    channel.fail(command)
+                return
             self.fail(protocol_error(command.code, command.text, command.class_id, command.method_id))
 
     def _mismatch(self) -> None:

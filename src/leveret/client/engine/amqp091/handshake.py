@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # Reply codes to connection.open that concern the vhost. A server that is shutting down or full sends other codes.
 _VHOST_CODES: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
+# Frame size up to which the client accepts the server's proposal by default. A server could otherwise send frames, and
+# tables in them, of any size.
+MAX_FRAME_SIZE: Final = 1 << 20
 # Reply text for a server that closes the connection during the login.
 CLOSED_DURING_LOGIN: Final = "the server closed the connection without giving a reason"
 # The version in connection.start, in 0-9 as in 0-9-1.
@@ -125,7 +128,7 @@ def _tune_ok_arguments(parameters: Parameters, proposed: Arguments) -> dict[str,
     """Return the smaller of both sides' limits; 0 is unlimited (0-9-1 `connection.tune-ok`)."""
     return {
         "channel_max": _smaller_limit(parameters.channel_max, proposed["channel_max"]),
-        "frame_max": _smaller_limit(parameters.frame_max, proposed["frame_max"]),
+        "frame_max": _smaller_limit(parameters.frame_max or MAX_FRAME_SIZE, proposed["frame_max"]),
         # The requested heartbeat applies if the server proposes none; 0 disables heartbeats.
         "heartbeat": 0 if parameters.heartbeat == 0 else _smaller_limit(parameters.heartbeat, proposed["heartbeat"]),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.addresses import Addresses, choose
 from leveret.client.engine.amqp10.conditions import RETRYABLE_CONDITIONS, connection_error, protocol_error
@@ -15,7 +15,7 @@ from leveret.client.engine.amqp10.connection.recovery import recover
 from leveret.client.engine.amqp10.management.management import Management
 from leveret.client.engine.amqp10.session.session import SessionCore
 from leveret.client.engine.common.channel import BaseChannelCore
-from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
+from leveret.client.engine.common.connection import CLOSED, LOST, OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.engine.common.results import Result
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
@@ -28,6 +28,9 @@ from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session.wire_session import WireSession
+
+# Maximum number of frames that a server may send before the client expects them: more than those of a whole handshake.
+MAX_UNCLAIMED: Final = 16
 
 
 class Amqp10ConnectionCore(BaseConnectionCore):
@@ -92,8 +95,10 @@ class Amqp10ConnectionCore(BaseConnectionCore):
     def _resolve_next(self, result: Result) -> None:
         if self._awaited:
             super()._resolve_next(result)
-        else:
+        elif len(self._unclaimed) < MAX_UNCLAIMED:
             self._unclaimed.append(result)
+        elif self.state not in (LOST, CLOSED):
+            self.fail(protocol_error(constants.NOT_ALLOWED, "the server sent frames that the client did not ask for"))
 
     def send_protocol_header(self, protocol: int) -> None:
         """Send a protocol header."""

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.delivery import Delivery
+from leveret.client.engine.amqp10.conditions import link_error
 from leveret.client.engine.amqp10.link.link import Link
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
@@ -15,7 +16,8 @@ from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, copy_
 from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Source, Target
-from leveret.wire.amqp10.transport import Attach, Disposition, Flow
+from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
+from leveret.wire.amqp10.transport import Error as Condition
 from leveret.wire.amqp10.transport import Transfer as Performative
 from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.amqp10.values import Value as WireValue
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session.session import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
+# Bytes that a transfer frame counts for at least, which limits the number of frames of a message.
+MIN_FRAME_BYTES: Final = 64
 # Credit of a receiver without a prefetch limit, renewed as messages are taken.
 DEFAULT_CREDIT: Final = 1000
 
@@ -89,6 +93,8 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._delivery_count = 0
         self._partial: Performative | None = None
         self._partial_payloads: list[bytes] = []
+        self._partial_size = 0
+        self._max_size = session.connection.parameters.max_message_size
         self._waiters = Waiters(session.connection.frontend)
         self._counted = prefetch == 0 or settled
         self._sized = self._counted
@@ -146,6 +152,7 @@ class ReceiverCore(Link, BaseConsumerCore):
             int(self.settle_second),
             self.source,
             Target(self.session.connection.container_id),
+            max_message_size=self._max_size,
             properties=self._properties,
             desired_capabilities=self._capabilities,
         )
@@ -174,9 +181,12 @@ class ReceiverCore(Link, BaseConsumerCore):
 
     def transfer(self, frame: Performative) -> None:
         """Handle a transfer frame; the last one completes a delivery."""
+        if self.finished:
+            return
         coming = self._partial
         if coming is None:
             coming = frame
+            self._partial_size = 0
             if not frame.resume:
                 self._credit -= 1
                 self._delivery_count = (self._delivery_count + 1) & _MASK
@@ -185,6 +195,11 @@ class ReceiverCore(Link, BaseConsumerCore):
         if frame.aborted:
             self._partial = None
             self._partial_payloads = []
+            return
+        size = len(frame.payload)
+        self._partial_size += max(size, MIN_FRAME_BYTES) if frame.more else size
+        if self._partial_size > self._max_size:
+            self._refuse()
             return
         if frame.more:
             self._partial = coming
@@ -206,6 +221,18 @@ class ReceiverCore(Link, BaseConsumerCore):
             self.unsettled += 1
             session.deliveries[delivery.delivery_id] = delivery
         self.delivered(delivery)
+
+    def _refuse(self) -> None:
+        """Detach the link because the server sent a message that is too large."""
+        self._partial = None
+        self._partial_payloads = []
+        text = f"a message of more than {self._max_size} bytes from {self.description}"
+        condition = Condition(constants.LINK_MESSAGE_SIZE_EXCEEDED, text)
+        if not self.closing:
+            self.session.send(Detach(self.handle, not self.durable, condition, channel=self.session.number))
+            self.closing = True
+        what = "the client detached the link (option max_message_size)"
+        self.finish(link_error(what, condition))
 
     def delivered(self, delivery: Delivery) -> None:
         """Buffer a delivery for the application."""

@@ -181,10 +181,10 @@ class WireSession:
 
     def remove_link(self, link: Link) -> None:
         """Free the handles of a link."""
-        self._links.pop(link.handle, None)
-        for remote, other in list(self._remote_links.items()):
-            if other is link:
-                del self._remote_links[remote]
+        for links in (self._links, self._remote_links):
+            for handle, other in list(links.items()):
+                if other is link:
+                    del links[handle]
 
     @property
     def links(self) -> list[Link]:
