@@ -59,7 +59,7 @@ def test_an_empty_password_matches_no_hash() -> None:
         (
             DOCUMENTED,
             "scrypt",
-            "unknown hashing algorithm 'scrypt'; expected one of leveret_password_hashing_argon2id, rabbit_",
+            f"unknown hashing algorithm 'scrypt'; expected one of {ARGON2ID}, rabbit_",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def password_hash_options(function: Function) -> Function:
     return click.option(
         "--password-hash",
         metavar="HASH",
-        help="Password hash of argon2id, or in RabbitMQ's format; an empty one means no password.",
+        help="Password hash of argon2id or of RabbitMQ; an empty one means no password.",
     )(function)
 
 
