@@ -460,6 +460,19 @@ def test_users_with_invalid_keys(broker: HttpBroker, body: dict[str, Any], reaso
     assert reason in reply.json["reason"]
 
 
+def test_misspelt_arguments_in_a_declaration(broker: HttpBroker) -> None:
+    for path, body in (
+        ("/queues/%2F/misspelt", {"durable": True, "arguments": {"x-max-lenght": 5, "x-own": 5}}),
+        ("/exchanges/%2F/misspelt", {"durable": True, "arguments": {"x-cache-sizes": 5}}),
+    ):
+        for status in (201, 204):
+            reply = broker("PUT", path, body)
+            assert reply.status == status
+            known = "x-max-length" if "queues" in path else "x-cache-size"
+            assert reply.headers["x-leveret-warning"].endswith(f"has no effect; did you mean '{known}'?")
+    assert "x-leveret-warning" not in broker("PUT", "/queues/%2F/right", {"arguments": {"x-max-length": 5}}).headers
+
+
 def test_the_name_of_the_cluster(broker: HttpBroker) -> None:
     broker("DELETE", "/global-parameters/cluster_name")
     node = broker.get("/overview")["node"]

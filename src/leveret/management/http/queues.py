@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
@@ -13,7 +14,7 @@ from leveret.management.http.history_store import Subject
 from leveret.management.http.lists import RowStream, Source, choose, columns_of, show_chosen, value_at
 from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.request import NO_CONTENT, Answer, Request, declared
 from leveret.management.http.samples import OlderSamples
 from leveret.management.http.statistics import deduplication, garbage_collection, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
@@ -254,7 +255,7 @@ async def declare(request: Request) -> Answer:
             "arguments": request.arguments(),
         },
     )
-    return CREATED if existing is None else NO_CONTENT
+    return declared(existing is None, QUEUE_ARGUMENTS, request.arguments())
 
 
 async def delete(request: Request) -> Answer:

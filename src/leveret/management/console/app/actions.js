@@ -42,8 +42,8 @@ function DeclareQueue({ type }) {
       auto_delete: values.auto_delete,
       arguments: values.type === "classic" ? given : { "x-queue-type": values.type, ...given },
     };
-    await call("PUT", queuePath(values), body);
-    return `Declared queue '${values.name}'`;
+    const warning = await call("PUT", queuePath(values), body);
+    return `Declared queue '${values.name}'${warning ? `: ${warning}` : ""}`;
   }
   return html`
     <${ChangeForm} label="Declare queue" submit=${submit}>
@@ -295,8 +295,8 @@ function DeclareExchange() {
   async function submit() {
     const { vhost, name, type, durable, auto_delete, internal } = values;
     const body = { type, durable, auto_delete, internal, arguments: parseObject(values.arguments, "Arguments") };
-    await call("PUT", path("exchanges", vhost, name), body);
-    return `Declared exchange '${name}'`;
+    const warning = await call("PUT", path("exchanges", vhost, name), body);
+    return `Declared exchange '${name}'${warning ? `: ${warning}` : ""}`;
   }
   return html`
     <${ChangeForm} label="Declare exchange" submit=${submit}>
