@@ -13,6 +13,7 @@
 #   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
 #   make links                       the links of the documentation to other sites, over the internet
 #   make lint | format | docs | bench | demo | lock
+#   make extra-spark                 the libraries of an extra, for `make run` and your programs in the same environment
 #   make setup                       install everything that these need
 
 PYTHON ?= python3
@@ -41,6 +42,9 @@ PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage t
 COVERAGE_TESTS := $(filter-out tests/bench tests/conformance tests/docs tests/faults tests/frameworks tests/interop tests/packaging tests/spark \
 	tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
 
+# What tests and linters import.
+TEST_EXTRAS := $(addprefix $(STAMPS)/,dev segments management websocket payloads oauth otel cluster spark)
+
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := $(CURDIR)/src
@@ -53,7 +57,7 @@ run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket 
 	@echo "The command is $(VENV)/bin/leveret; \`. $(VENV)/bin/activate\` adds it to the PATH of another terminal"
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
-setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
+setup: $(TEST_EXTRAS) $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs $(STAMPS)/frameworks
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -68,8 +72,9 @@ $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
 			"google-re2 has wheels on this platform" >&2; exit 1; }
 	@touch $@
 
-# The command of this checkout, which is not installed.
+# The command and the modules of this checkout, which is not installed.
 $(VENV)/bin/leveret: Makefile $(STAMPS)/venv
+	@echo "$(CURDIR)/src" >"$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/leveret.pth"
 	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s" -P -m leveret "$$@"\n' "$(CURDIR)/src" "$(CURDIR)/$(PY)" >$@
 	@chmod +x $@
 
@@ -108,7 +113,7 @@ $(STAMPS)/cluster: requirements/cluster.txt $(STAMPS)/core
 	@$(PIP) -r requirements/cluster.txt || echo "cannot install psycopg: messages cannot be stored in PostgreSQL" >&2
 	@touch $@
 
-$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/segments
 	@echo "Installing Spark into $(VENV)"
 	@$(PIP) -r requirements/spark.txt
 	@touch $@
@@ -119,6 +124,8 @@ $(STAMPS)/spark-classes: tools/spark_classes.py $(STAMPS)/spark
 	@$(PY) tools/spark_classes.py $(VENV)/spark-classes.jsa >$(STAMPS)/spark-classes.log 2>&1 || \
 		echo "cannot archive Spark's classes (see $(STAMPS)/spark-classes.log): Spark tests take longer" >&2
 	@touch $@
+
+extra-%: $(STAMPS)/% $(VENV)/bin/leveret ;
 
 $(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/build.txt
@@ -190,19 +197,19 @@ test test-slow: COMPILE := --require
 test test-slow: compiled $(STAMPS)/proton
 endif
 
-test: $(STAMPS)/spark $(STAMPS)/spark-classes
+test: $(TEST_EXTRAS) $(STAMPS)/spark-classes
 	@$(PYTEST) $(SELECTED)
 
 # Property tests try all of their examples (tests/support/examples.py) here and in test-layers. One process finds the files
 # with slow tests, so that the workers do not collect all others, too; if it fails, they do, and show why.
 test-slow: export LEVERET_THOROUGH := 1
-test-slow: $(STAMPS)/spark $(STAMPS)/spark-classes
+test-slow: $(TEST_EXTRAS) $(STAMPS)/spark-classes
 	@files=$$(listed=$$($(PY) -m pytest --collect-only -q -m slow) && printf '%s\n' "$$listed" | sed -n 's/::.*//p' | sort -u); \
 	$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow $$files
 
 # The layers with compiled modules, on the plain files.
 test-layers: export LEVERET_THOROUGH := 1
-test-layers: $(STAMPS)/spark
+test-layers: $(TEST_EXTRAS)
 	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(PURE_TESTS)
 
 # Tests for other versions of Python: on the plain files, without Spark.
@@ -222,7 +229,7 @@ test-frameworks: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/airflow
 
 # All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run. The slow tests
 # mostly wait for brokers, Spark and browsers, so the tests of the layers run beside them; their output follows.
-test-all: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
+test-all: $(TEST_EXTRAS) $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@failed=0; output=$$(mktemp); \
 	$(if $(HAVE_CC),$(MAKE) --no-print-directory test-layers WORKERS=3,true) >"$$output" 2>&1 & layers=$$!; \
 	trap 'kill $$layers 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
@@ -238,7 +245,7 @@ coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websoc
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
 	$(VENV)/bin/coverage combine -q && $(VENV)/bin/coverage html -q --fail-under 0 && $(VENV)/bin/coverage report && exit $$failed
 
-lint: $(STAMPS)/spark
+lint: $(TEST_EXTRAS)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

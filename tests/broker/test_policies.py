@@ -77,7 +77,7 @@ class TestMatching:
         world.declare("s", durable=True, queue_type="stream")
         world.declare("l", queue_type="last-value")
         world.vhost.declare_exchange("x", "direct")
-        set_policy(world, "p", "^[cqslx]$", apply_to=apply_to, federation_upstream="u")
+        set_policy(world, "p", "^[cqslx]$", apply_to=apply_to, queue_master_locator="min-masters")
         targets: list[Any] = [*world.vhost.queues.values(), *world.vhost.exchanges.values()]
         assert {target.name for target in targets if target.policy is not None} == matched
 
@@ -416,7 +416,6 @@ class TestParameters:
         parameters = world.vhost.parameters
         assert parameters.set("shovel", "s", {"src-uri": ["a", "b"], "count": None})
         assert not parameters.set("shovel", "s", {"src-uri": "c"})
-        assert parameters.set("federation-upstream-set", "f", [{"upstream": "u"}])
         assert parameters.set("operator_policy", "o", {"pattern": ".*", "definition": {"max-length": 4}})
         assert parameters.get("operator_policy", "o") == {
             "pattern": ".*",
@@ -426,11 +425,7 @@ class TestParameters:
         }
         assert world.queue("q").settings.max_length == 4
         later = restarted(world)
-        assert sorted(component for component, _, _ in later.vhost.parameters.items()) == [
-            "federation-upstream-set",
-            "operator_policy",
-            "shovel",
-        ]
+        assert sorted(component for component, _, _ in later.vhost.parameters.items()) == ["operator_policy", "shovel"]
         assert later.vhost.parameters.get("shovel", "s") == {"src-uri": "c"}
         later.vhost.parameters.delete("shovel", "s")
         later.vhost.parameters.delete("operator_policy", "o")
@@ -442,6 +437,8 @@ class TestParameters:
         ("component", "name", "value", "says"),
         [
             ("sparrow", "x", {}, "component 'sparrow' does not exist; expected one of vhost-limits"),
+            ("federation-upstream", "x", {"uri": "amqp://far"}, "component 'federation-upstream' is not supported"),
+            ("federation-upstream-set", "x", [], "component 'federation-upstream-set' is not supported"),
             ("shovel", "", {}, "the name of the parameter is empty"),
             ("shovel", "x", 1, "parameter 'x' of component 'shovel' is not an object"),
             ("shovel", "x", {"a": 1 << 70}, "parameter 'x' has a value that cannot be stored"),

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from leveret.cli.app import leveret
 from leveret.cli.checkup.disk import check_directory
-from leveret.cli.checkup.machine import check_software
+from leveret.cli.checkup.machine import check_python, check_software
 from leveret.config import combine_config
 from tests.security.certificates import Authority
 from tests.support.broker import ROOT, LeveretProcess, free_port, leveret_only
@@ -211,6 +211,21 @@ def test_plain_modules(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     [found] = [one for one in json.loads(done.stdout)["findings"] if one["check"] == "software"]
     assert (found["level"], "LEVERET_PURE" in found["found"]) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "found", "expected"),
+    [
+        ((3, 11, 9), "warning", "CVE-2024-7592 (http.cookies)", "3.11.12 or later"),
+        ((3, 12, 1), "warning", "CVE-2024-7592 (http.cookies)", "3.12.9 or later"),
+        ((3, 13, 0), "warning", "CVE-2024-12254 (asyncio)", "3.13.2 or later"),
+        ((3, 12, 9), "ok", "none known of Python 3.12.9", ""),
+        ((3, 14, 0), "ok", "none known of Python 3.14.0", ""),
+    ],
+)
+def test_vulnerabilities_of_python(version: tuple[int, int, int], level: str, found: str, expected: str) -> None:
+    finding = check_python(version)
+    assert (finding.level, finding.expected, found in finding.found) == (level, expected, True)
 
 
 # Ports

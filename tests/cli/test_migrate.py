@@ -112,8 +112,6 @@ def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
             "reconnect-delay": 0,
         }
         call(source.data_dir, "parameters.set", {"component": "shovel", "name": "s/1", "value": value})
-        upstream = {"uri": "amqp://me:hunter2@far?password=hunter2"}
-        call(source.data_dir, "parameters.set", {"component": "federation-upstream", "name": "u", "value": upstream})
         api = Source(http_url(source), None)
         wait_until(lambda: len(api.queues()) == 2)
         yield Migration(source, http_url(source), destination)
@@ -135,7 +133,6 @@ def test_a_plan_changes_nothing(migration: Migration) -> None:
     assert "policy 'short' in vhost '/'" in text and "without effect: queue-mode" in text
     assert "shovel 's/1' in vhost '/'" in text and "moved by --shovels" in text
     assert "its destination logs in as user 'me', which the source does not have" in text
-    assert "federation-upstream 'u' in vhost '/'" in text
     assert "1 quorum queue " in text
     assert "stream 'log' in vhost '/'" in text
     assert "(dry run)" in text
@@ -263,15 +260,17 @@ def test_what_is_not_supported() -> None:
 
 def test_shovels_that_are_not_migrated() -> None:
     def parameter(name: str, **more: Any) -> dict[str, Any]:
-        value = {"src-uri": "amqp://app@", "src-queue": "a", "dest-uri": "amqp://old/v", "dest-queue": "b", **more}
+        value = {"src-uri": "amqp://app@", "src-queue": "a", "dest-uri": "amqp://app:x@old/v", "dest-queue": "b", **more}
         return {"component": "shovel", "vhost": "v", "name": name, "value": value}
 
     kept = {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {}}
-    plain = parameter("plain")
+    plain, nameless = parameter("plain"), parameter("nameless", **{"src-uri": "amqp://", "dest-uri": "amqp://new"})
     parameters: list[object] = [
         plain,
         parameter("mqtt", **{"src-protocol": "mqtt"}),
         parameter("once", **{"src-delete-after": 5}),
+        nameless,
+        {"component": "federation-upstream", "vhost": "v", "name": "u", "value": {"uri": "amqp://far"}},
         kept,
     ]
     shovels = DynamicShovels(Document({"users": [{"name": "app"}], "parameters": parameters}), "old")
@@ -280,7 +279,10 @@ def test_shovels_that_are_not_migrated() -> None:
     assert effects["shovel 'plain' in vhost 'v'"] == moved
     assert "not migrated: shovel 'mqtt': 'src-protocol' is 'mqtt'" in effects["shovel 'mqtt' in vhost 'v'"]
     assert "not migrated: it ends when it has moved its messages" in effects["shovel 'once' in vhost 'v'"]
-    assert shovels.migrated().sections == {"parameters": [plain]}
+    assert effects["shovel 'nameless' in vhost 'v'"].endswith(
+        "its destination has no user for 'new', without which it does not run"
+    )
+    assert shovels.migrated().sections == {"parameters": [plain, nameless]}
     assert shovels.others().of("parameters") == [kept]
 
 

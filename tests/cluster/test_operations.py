@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -152,6 +153,43 @@ def test_shovels_of_several_shards(broker: Sharded, call: Callable[..., Any]) ->
     for vhost in vhosts:
         call("parameters.delete", component="shovel", name="s", vhost=vhost)
     assert call("shovels.list") == []
+
+
+def test_a_shovel_acts_for_its_user_behind_a_front(broker: Sharded, call: Callable[..., Any]) -> None:
+    """The user reaches the shard with the request, and the shovel of the shard logs in at the front."""
+    every = {"configure": ".*", "write": ".*", "read": ".*"}
+    call("users.add", name="maker", password="maker", tags=["policymaker"])
+    call("permissions.set", user="maker", vhost="/", **every)
+    authorization = "Basic " + b64encode(b"maker:maker").decode()
+    url = f"http://127.0.0.1:{broker.environment['LEVERET_MANAGEMENT__PORT']}/api"
+
+    def put(vhost: str, uri: str) -> int:
+        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 0.2}
+        request = urllib.request.Request(
+            f"{url}/parameters/shovel/{vhost}/acting",
+            json.dumps({"value": value}).encode(),
+            {"Authorization": authorization, "Content-Type": "application/json"},
+            method="PUT",
+        )
+        try:
+            with urllib.request.urlopen(request) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    wait_until(lambda: _or_none(lambda: put("b", "amqp://")))
+    assert (put("%2F", "amqp:///b"), put("b", "amqp://"), put("%2F", "amqp://")) == (400, 404, 201)
+
+    def state() -> tuple[str, str]:
+        [row] = call("shovels.list")
+        return row["state"], row["error"]
+
+    wait_until(lambda: state()[0] == "running", lambda: str(state()))
+    assert {row["user"] for row in call("connections.list") if row["vhost"] == "/"} >= {"maker"}
+    call("users.delete", name="maker")
+    wait_until(lambda: "user 'maker', for whom the shovel acts, does not exist" in state()[1], lambda: str(state()))
+    call("parameters.delete", component="shovel", name="acting", vhost="/")
 
 
 def _or_none(function: Callable[[], Any]) -> Any:

@@ -153,6 +153,26 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     peer.read_connection_close(501)
 
 
+@pytest.mark.rule("0-9-1", "framing.frame-max-sent")
+@pytest.mark.ahead_of_rabbitmq("sends header frames of any size")
+@pytest.mark.parametrize("get", [True, False], ids=["get", "deliver"])
+def test_a_header_frame_that_cannot_be_sent_is_not_sent(connect: Connect, get: bool) -> None:
+    """Header frames cannot be split. The consumer gets the messages behind it."""
+    sender = connect().channel()
+    queue = sender.queue(exclusive=False)
+    sender.publish(b"large", queue, headers={"long": "x" * 20_000})
+    sender.publish(b"small", queue)
+    small = connect(frame_max=4096).channel()  # the peer checks the size of received frames
+    if get:
+        received = small.get(queue)
+    else:
+        small.consume(queue)
+        received = small.delivery()
+    assert received is not None
+    assert received.body == b"small"
+    sender.call(Queue.Delete, Queue.DeleteOk, queue=queue)
+
+
 @pytest.mark.rule("0-9-1", "connection.tune-ok.frame-max.minimum")
 @pytest.mark.ahead_of_rabbitmq("negotiates a close")
 @pytest.mark.parametrize("frame_max", [1, 4095])

@@ -109,6 +109,7 @@ def test_arguments_exist(page: Path) -> None:
         "x-first-death-queue",
         "x-first-death-reason",
         "x-first-death-exchange",
+        "x-raw-timestamp",
         "x-",
         # Headers of stream messages.
         filters.FILTER_VALUE,

@@ -196,7 +196,7 @@ DOCUMENTS: Final = table(
         "queues": unique(QUEUE, "vhost", "name"),
         "bindings": unique(
             table({"vhost": VHOST, "source": st.sampled_from(["x0", "x1", "amq.topic", "amq.headers"]),
-                   "destination": st.sampled_from(["q0", "q1", "x1"]), "routing_key": st.sampled_from(["", "1", "a.#"]),
+                   "destination": st.sampled_from(["q0", "q1", "x1"]), "routing_key": st.sampled_from(["1", "2"]),
                    "arguments": st.sampled_from([{}, {"x-match": "all", "n": 1}])})
             .map(lambda one: {**one, "destination_type": "exchange" if one["destination"] == "x1" else "queue"}),
             "vhost", "source", "destination", "routing_key", "arguments"),

@@ -215,10 +215,12 @@ class Client:
         password: str | None = None,
         vhost: str = "/",
         capabilities: dict[str, bool] | None = None,
+        frame_max: int = 0,
         **options: Any,
     ) -> None:
         self.site = site
         self.user = user
+        self.frame_max = frame_max
         self.password = user if password is None else password
         self.vhost = vhost
         self.capabilities = {
@@ -260,7 +262,11 @@ class Client:
         self.engine.send(
             0,
             "connection.tune-ok",
-            {"channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0},
+            {
+                "channel_max": self.engine.channel_max,
+                "frame_max": self.frame_max or self.engine.frame_max,
+                "heartbeat": 0,
+            },
         )
         self.engine.send(0, "connection.open", {"virtual_host": self.vhost})
         self.run()

@@ -309,6 +309,56 @@ def test_properties_of_0_9_1() -> None:
     assert row["append_time"].isoformat() == "1970-01-01T00:00:01+00:00"
 
 
+MILLISECONDS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("message", "headers"),
+    [
+        (
+            (FORMAT_AMQP0, encode_header(60, 0, {"timestamp": MILLISECONDS}), b"", b""),
+            {"x-raw-timestamp": MILLISECONDS},
+        ),
+        (
+            (FORMAT_AMQP0, encode_header(60, 0, {"timestamp": 2**64 - 1, "headers": {"a": 1}}), b"", b""),
+            {"x-raw-timestamp": 2**64 - 1, "a": 1},
+        ),
+        (
+            (
+                FORMAT_AMQP0,
+                encode_header(60, 0, {"timestamp": MILLISECONDS, "headers": {"a": 1, "x-first-death-queue": "p"}}),
+                b"",
+                encode_overlay(Overlay(None, {"x-first-death-queue": "q"})),
+            ),
+            {"x-raw-timestamp": MILLISECONDS, "a": 1, "x-first-death-queue": "q"},
+        ),
+        # Of the publisher.
+        (
+            (FORMAT_AMQP0, encode_header(60, 0, {"timestamp": MILLISECONDS, "headers": {"x-raw-timestamp": 1}}), b"", b""),
+            {"x-raw-timestamp": 1},
+        ),
+        (
+            (
+                FORMAT_AMQP1,
+                amqp10.encode_properties(Properties(creation_time=Timestamp(MILLISECONDS * 1000))) + applied([("a", "b")]),
+                b"",
+                b"",
+            ),
+            {"x-raw-timestamp": MILLISECONDS * 1000, "a": "b"},
+        ),
+    ],
+)
+def test_a_timestamp_out_of_range_is_kept_as_a_header(
+    message: tuple[int, bytes, bytes, bytes], headers: dict[str, Any]
+) -> None:
+    """Such as milliseconds over 0-9-1, whose timestamps are in seconds."""
+    [row] = check([message]).to_pylist()
+    assert row["timestamp"] is None
+    assert json.loads(row["headers_json"]) == headers
+    assert dict(row["headers"]) == {name: str(value) for name, value in headers.items()}
+    assert "x-raw-timestamp" not in ((row["amqp10"] or {}).get("application_properties") or "")
+
+
 def test_properties_of_1_0() -> None:
     properties = amqp10.encode_properties(
         Properties(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 
 import pyspark_amqp
 from leveret import sync
@@ -64,6 +65,20 @@ def test_a_local_session_runs_the_python_of_the_program(
     python, path = python_of_a_task(spark)
     assert python == sys.executable
     assert "pyspark.zip" not in path, "PySpark is compiled in each process"
+
+
+def test_large_reads_use_the_default_parallelism_of_the_session(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the number of processors of the driver, which a container or a cluster does not use."""
+    parallelism = 3 + (os.cpu_count() or 1)
+    declare_stream(connection, name)
+    publish(connection, name, [b""] * (50_000 * parallelism))
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkContext, "defaultParallelism", parallelism)
+        pyspark_amqp.register(spark)
+    assert read(spark, broker.url(), stream=name, columns="offset").rdd.getNumPartitions() == parallelism
+    pyspark_amqp.register(spark)
 
 
 def python_of_a_task(spark: SparkSession) -> list[str]:

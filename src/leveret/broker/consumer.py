@@ -251,7 +251,11 @@ class Consumer:
 
     @abstractmethod
     def deliver(self, entry: Entry) -> None:
-        """Deliver an entry that the queue has acquired for this consumer."""
+        """Deliver an entry that the queue has acquired for this consumer.
+
+        Raises:
+            Undelivered: Its client cannot receive the entry, which the queue takes back.
+        """
 
     def seen_all(self) -> None:
         """Note that a browser has delivered all existing entries for the first time."""

@@ -58,6 +58,7 @@ class DeadLetters:
     dropped       dead letters dropped because of it since `overflow` was 0
     max_copies    maximum number of copies of a message that has died before and then expired
     pruned        dead letters dropped because of `max_copies` and not logged yet
+    undelivered   deliveries that clients could not receive, and not logged yet
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -70,6 +71,8 @@ class DeadLetters:
         self.max_copies = MAX_COPIES
         self.pruned = 0
         self.report_due = 0
+        self.undelivered = 0
+        self.undelivered_due = 0
         # The parts of `overflow`, and the maximum number of copies of one message, by the ids of the queues.
         self._overflows: dict[int, int] = {}
         self._copies_of: dict[int, int] = {}
@@ -184,6 +187,23 @@ class DeadLetters:
             self.max_copies,
         )
         self.pruned = 0
+
+    def note_undelivered(self, queue: Queue, text: str) -> None:
+        """Log a delivery that its client cannot receive, at most once per REPORT_INTERVAL."""
+        self.undelivered += 1
+        now = self.vhost.broker.timers.now()
+        if now < self.undelivered_due:
+            return
+        self.undelivered_due = now + REPORT_INTERVAL
+        logger.warning(
+            "a message of queue '%s' in vhost '%s' was %s: %s (%d in this vhost since the last entry)",
+            queue.name,
+            self.vhost.name,
+            "left to other consumers" if queue.settings.dead_letter_exchange is None else "dead-lettered",
+            text,
+            self.undelivered,
+        )
+        self.undelivered = 0
 
     def _drop(self, target: Queue) -> None:
         """Drop a dead letter to a queue that exceeds its limit. Only the first one is logged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from leveret.broker.message import Entry
     from leveret.broker.queues.queue import Queue
 
 # Message to a client about any other exception.
@@ -68,6 +69,14 @@ class ResourceError(BrokerError):
 
 class ContentTooLarge(BrokerError):
     condition = "content-too-large"
+
+
+class Undelivered(Exception):
+    """Raised by `Consumer.deliver`, which has sent nothing: its client can never receive the entry. The text says why."""
+
+    def __init__(self, entry: Entry, text: str) -> None:
+        super().__init__(text)
+        self.entry = entry
 
 
 class NotIndexed(BrokerError):

@@ -1,14 +1,14 @@
 """Runtime parameters of vhosts and of the broker: values that operators store under a component and a name.
 
 The component `vhost-limits` limits the queues and connections of the vhost. `operator_policy` is another way to set
-operator policies. `Broker.parameter_watches` has what acts on the parameters of other components. The others are stored
-for the tools that set them.
+operator policies. `Broker.parameter_watches` has what acts on the parameters of other components.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker import metadata
@@ -35,11 +35,31 @@ UPSTREAM: Final = "federation-upstream"
 UPSTREAM_SET: Final = "federation-upstream-set"
 # The global parameter with the name of the cluster.
 CLUSTER_NAME: Final = "cluster_name"
-COMPONENTS: Final = (VHOST_LIMITS, OPERATOR_POLICY, SHOVEL, UPSTREAM, UPSTREAM_SET)
+COMPONENTS: Final = (VHOST_LIMITS, OPERATOR_POLICY, SHOVEL)
+# Components of RabbitMQ's federation. An earlier version may have stored their parameters.
+FEDERATION: Final = (UPSTREAM, UPSTREAM_SET)
 # Version of the records in the log.
 VERSION: Final = 1
 # Bytes of a value in the log.
 MAX_VALUE_SIZE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setter:
+    """The user who set a parameter.
+
+    Attributes:
+        user: The name of the user of the store; "" for an operator, or if it is unknown.
+        is_operator: Whether it was an operator of the broker, or the configuration.
+    """
+
+    user: str = ""
+    is_operator: bool = False
+
+
+# The setter of parameters that an earlier version has stored, or a user who is not in the store.
+UNKNOWN: Final = Setter()
+OPERATOR: Final = Setter(is_operator=True)
 
 
 class ParameterWatch(ABC):
@@ -50,11 +70,11 @@ class ParameterWatch(ABC):
         """Do the slow part of the first `check` or `changed` in a thread. They work without it, too."""
 
     @abstractmethod
-    def check(self, name: str, value: Value) -> None:
-        """Raise PreconditionFailed if the value of a parameter is invalid."""
+    def check(self, name: str, value: Value, setter: Setter) -> None:
+        """Raise PreconditionFailed if a value is invalid, or its setter may not set it."""
 
     @abstractmethod
-    def changed(self, vhost: str, name: str, value: Value | None) -> None:
+    def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         """Handle that a parameter has a new value, None if it was deleted."""
 
 
@@ -71,32 +91,48 @@ class Parameters:
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self._values: dict[tuple[str, str], Value] = {}
+        # The setters of the parameters of watched components.
+        self._setters: dict[tuple[str, str], Setter] = {}
 
-    def set(self, component: str, name: str, value: Value, done: Callable[[], None] | None = None) -> bool:
+    def set(
+        self,
+        component: str,
+        name: str,
+        value: Value,
+        done: Callable[[], None] | None = None,
+        setter: Setter = OPERATOR,
+    ) -> bool:
         """Store a parameter, and call `done` once it is applied.
 
         Returns:
             Whether it is new.
 
         Raises:
-            PreconditionFailed: The component is unknown, or the value is invalid.
+            PreconditionFailed: The component is unknown, the value is invalid, or the setter may not set it.
         """
-        self.check(component, name, value)
+        self.check(component, name, value, setter)
         if component == OPERATOR_POLICY:
             policies = self.vhost.policies
             pattern, definition, apply_to, priority = _policy_fields(name, value)
             return policies.set(
                 policies.operator, name, pattern, definition, apply_to=apply_to, priority=priority, done=done
             )
-        record = _pack(name, value)
+        watched = component in self.vhost.broker.parameter_watches
+        record = _pack(name, value, setter if watched else None)
         is_new = (component, name) not in self._values
         self._values[component, name] = value
+        if watched:
+            self._setters[component, name] = setter
         self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
         self._changed(component, name, value, done)
         return is_new
 
-    def check(self, component: str, name: str, value: Value) -> None:
-        """Raise PreconditionFailed if a component is unknown or the value of a parameter is invalid."""
+    def check(self, component: str, name: str, value: Value, setter: Setter) -> None:
+        """Raise the errors of `set`."""
+        if component in FEDERATION:
+            raise PreconditionFailed(
+                f"component '{component}' is not supported, because there is no federation; use component '{SHOVEL}'"
+            )
         if component not in COMPONENTS:
             raise PreconditionFailed(f"component '{component}' does not exist; expected one of {', '.join(COMPONENTS)}")
         if component == OPERATOR_POLICY:
@@ -106,13 +142,12 @@ class Parameters:
         _check_name(self.vhost, name)
         if component == VHOST_LIMITS:
             _check_limits(name, value)
-        elif not isinstance(value, list if component == UPSTREAM_SET else dict):
-            expected = "a list" if component == UPSTREAM_SET else "an object"
-            raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not {expected}")
+        elif not isinstance(value, dict):
+            raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not an object")
         watch = self.vhost.broker.parameter_watches.get(component)
         if watch is not None:
-            watch.check(name, value)
-        _pack(name, value)
+            watch.check(name, value, setter)
+        _pack(name, value, setter)
 
     def delete(self, component: str, name: str, done: Callable[[], None] | None = None) -> None:
         """Delete a parameter, and call `done` once that is applied. Raises NotFound."""
@@ -122,6 +157,7 @@ class Parameters:
             policies.delete(policies.operator, name, done)
             return
         del self._values[component, name]
+        self._setters.pop((component, name), None)
         self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
         self._changed(component, name, None, done)
 
@@ -134,6 +170,10 @@ class Parameters:
         elif (component, name) in self._values:
             return self._values[component, name]
         raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{self.vhost.name}'")
+
+    def setter(self, component: str, name: str) -> Setter:
+        """Return the setter of a parameter; `UNKNOWN` unless its component is watched."""
+        return self._setters.get((component, name), UNKNOWN)
 
     def items(self) -> Iterator[tuple[str, str, Value]]:
         """Yield the component, the name and the value of each parameter, operator policies included."""
@@ -162,6 +202,8 @@ class Parameters:
     def restore(self, component: str, name: str, record: Record) -> None:
         """Restore a parameter from the log."""
         self._values[component, name] = record["value"]
+        if "user" in record:
+            self._setters[component, name] = Setter(record["user"], record["operator"])
         self.vhost.update_limits()
 
     def clear(self) -> None:
@@ -173,7 +215,7 @@ class Parameters:
     def _notify(self, component: str, name: str, value: Value | None) -> None:
         watch = self.vhost.broker.parameter_watches.get(component)
         if watch is not None:
-            watch.changed(self.vhost.name, name, value)
+            watch.changed(self.vhost.name, name, value, self.setter(component, name))
 
     def _limits(self) -> dict[str, int]:
         limits: dict[str, int] = self._values.get((VHOST_LIMITS, LIMITS), {})
@@ -270,9 +312,10 @@ def _check_limits(name: str, value: Value) -> None:
             raise PreconditionFailed(f"limit '{key}' is not an integer; a negative limit means none")
 
 
-def _pack(name: str, value: Value) -> bytes:
+def _pack(name: str, value: Value, setter: Setter | None = None) -> bytes:
+    known = {} if setter is None else {"user": setter.user, "operator": setter.is_operator}
     try:
-        record = metadata.pack({"version": VERSION, "value": value})
+        record = metadata.pack({"version": VERSION, "value": value, **known})
     except (OverflowError, ValueError, TypeError):
         raise PreconditionFailed(f"parameter '{name}' has a value that cannot be stored") from None
     if len(record) > MAX_VALUE_SIZE:

@@ -48,6 +48,8 @@ EXCHANGES: Final = "exchanges"
 TARGETS: Final = (ALL, QUEUES, "classic_queues", "quorum_queues", "streams", EXCHANGES)
 # Names of the queues of direct reply-to, which no policy matches.
 REPLY_QUEUES: Final = "amq.rabbitmq.reply-to."
+# Prefix of the keys of RabbitMQ's federation.
+_FEDERATION: Final = "federation-upstream"
 # Version of the records in the log.
 VERSION: Final = 1
 # Units of work to visit an object, to match its name with one policy, and to apply changed settings to it.
@@ -138,9 +140,6 @@ KEYS: Final = {
         _without_effect(_SHARED["x-max-in-memory-bytes"].renamed("max-in-memory-bytes"), operator=True),
         _without_effect(_SHARED["x-initial-cluster-size"].renamed("initial-cluster-size")),
         _without_effect(Argument("target-group-size", WHOLE, 1), operator=True),
-        _without_effect(Argument("federation-upstream", TEXT)),
-        _without_effect(Argument("federation-upstream-set", TEXT)),
-        _without_effect(Argument("federation-upstream-pattern", TEXT)),
         _without_effect(Argument("consumer-disconnected-timeout", WHOLE, 0, TEN_YEARS, "milliseconds")),
         _without_effect(Argument("delayed-retry-type", TEXT)),
         _without_effect(Argument("delayed-retry-min", WHOLE, 0, TEN_YEARS, "milliseconds")),
@@ -264,6 +263,10 @@ class PolicyTable:
         checked: Definition = {}
         for key, value in definition.items():
             known = self.keys.get(key)
+            if key.startswith(_FEDERATION):
+                raise PreconditionFailed(
+                    f"{what}: key '{key}' is not supported, because there is no federation; use a shovel"
+                )
             if known is None:
                 reason = "not allowed in operator policies" if key in KEYS else "unknown"
                 raise PreconditionFailed(f"{what}: key '{key}' is {reason}; expected one of {', '.join(self.keys)}")

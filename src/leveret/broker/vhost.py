@@ -298,6 +298,7 @@ class Vhost:
 
     def topology_changed(self) -> None:
         self.topology += 1
+        self.broker.count_topology_change()
         if self.routes:
             self._drop_routes()
         self.depending.clear()
@@ -672,6 +673,7 @@ class Vhost:
         routing_key: str,
         arguments: FieldTable,
         encoded: bytes = b"",
+        default: bool = False,
     ) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind).
 
@@ -681,8 +683,9 @@ class Vhost:
             routing_key: The routing key.
             arguments: The arguments.
             encoded: The encoded arguments, if their types matter (`Binding.encoded`).
+            default: As in `check_bindable`.
         """
-        exchange = self._bindable(exchange_name)
+        exchange = self._bindable(exchange_name, default)
         if destination is self.exchanges[CONTROL]:
             check_not_control(CONTROL)
         exchange.check_binding(routing_key, arguments)
@@ -715,9 +718,16 @@ class Vhost:
         key = self._binding_key(exchange, destination, routing_key, arguments)
         self.broker.log.put(metadata.BINDING, key, metadata.pack(record))
 
-    def unbind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
+    def unbind(
+        self,
+        destination: Destination,
+        exchange_name: str,
+        routing_key: str,
+        arguments: FieldTable,
+        default: bool = False,
+    ) -> bool:
         """Remove a binding; return False if it does not exist."""
-        exchange = self._bindable(exchange_name)
+        exchange = self._bindable(exchange_name, default)
         if not self._unbind(exchange, destination, routing_key, arguments):
             if self.strict:
                 raise NotFound(
@@ -734,17 +744,17 @@ class Vhost:
         source = self.exchanges.get(exchange)
         return destination is not None and source is not None and source.has(destination, routing_key, arguments)
 
-    def _bindable(self, name: str) -> Exchange:
-        """Return the exchange to bind to.
-
-        Strict mode allows the default exchange (0-9-1 queue.bind.exchange.default-exchange).
-        """
-        self.check_bindable(name)
+    def _bindable(self, name: str, default: bool) -> Exchange:
+        self.check_bindable(name, default)
         return self.exchange(name)
 
-    def check_bindable(self, name: str) -> None:
-        """Raise AccessRefused for an exchange whose bindings cannot be changed."""
-        if not name and not self.strict:
+    def check_bindable(self, name: str, default: bool = False) -> None:
+        """Raise AccessRefused for an exchange whose bindings cannot be changed.
+
+        `default` allows the default exchange (0-9 exchange.default-exchange), as strict mode does (0-9-1
+        queue.bind.exchange.default-exchange).
+        """
+        if not (name or default or self.strict):
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
         check_not_control(name)
 

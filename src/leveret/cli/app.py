@@ -108,9 +108,8 @@ class _Commands(click.Group):
         except click.NoSuchOption as error:
             import difflib
 
-            known = error.possibilities or ()
-            error.possibilities = difflib.get_close_matches(error.option_name, known, cutoff=_MIN_SIMILARITY)
-            raise
+            near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=_MIN_SIMILARITY)
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]

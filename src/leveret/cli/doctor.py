@@ -53,6 +53,7 @@ def _check_all(config: Config, path: Path | None) -> Iterator[Finding]:
 
     running = network.running_broker(config)
     yield from machine.check_software(config)
+    yield machine.check_python()
     yield from machine.check_files(config)
     yield from machine.check_memory(config)
     yield from machine.check_clock(config)

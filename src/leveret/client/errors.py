@@ -309,12 +309,15 @@ def closed_error(reply_code: int, reply_text: str, class_id: int, method_id: int
     return kind(text, reply_code=reply_code, reply_text=reply_text, class_id=class_id, method_id=method_id)
 
 
+BROKEN: Final = "the server broke the protocol"
+
+
 def protocol_error(reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> ConnectionClosed:
     """Return the exception for a server that broke the protocol, which makes the client close the connection."""
     return ConnectionClosed(
-        f"the server broke the protocol: {_reply(reply_code, text)}",
+        f"{BROKEN}: {_reply(reply_code, text)}",
         reply_code=reply_code,
-        reply_text=f"the server broke the protocol: {text}",
+        reply_text=f"{BROKEN}: {text}",
         class_id=class_id,
         method_id=method_id,
     )

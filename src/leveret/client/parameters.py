@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from leveret.client.errors import InvalidUrl, TlsFailed
 from leveret.client.events import EventCallback
@@ -66,6 +67,8 @@ class Parameters:
             "spans" also starts a span for each `Message.process`, and "off" does neither.
         on_event: Called with each event of the connection.
     """
+
+    mechanisms: ClassVar[tuple[str, ...]] = MECHANISMS
 
     host: str = "localhost"
     port: int = 0
@@ -161,6 +164,10 @@ class Parameters:
             return "AMQPLAIN", encode_table({"LOGIN": self.user, "PASSWORD": self.password}, RABBITMQ)[4:]
         return self.mechanism, b""
 
+    def may_use(self, offered: Iterable[str]) -> bool:
+        """Return whether a server that offers these mechanisms accepts that of the connection."""
+        return self.mechanism in offered
+
     def _tls_failed(self, text: str) -> TlsFailed:
         return TlsFailed(text, host=self.host, port=self.port)
 
@@ -206,7 +213,7 @@ class Parameters:
             raise bad_option("vhost", self.vhost, "a name of 1 to 255 bytes")
         for name, choices in (
             ("protocol", PROTOCOLS),
-            ("mechanism", MECHANISMS),
+            ("mechanism", self.mechanisms),
             ("addresses", ADDRESSES),
             ("tracing", TRACING),
         ):

@@ -14,6 +14,7 @@ Source = Callable[[tuple[str, ...]], str]
 
 _WEBHOOK = re.compile(r'https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!"$-~]*)?')
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 _LOCAL_PART = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
@@ -195,6 +196,12 @@ def _check_management(config: Config, source: Source) -> Iterator[str]:
             f"{source(('management', 'basic_auth'))}: 'management.basic_auth' is false, which leaves no way to log in; "
             "expected 'auth.oauth.resource_server_id'"
         )
+    for host in management.hosts:
+        if host != "*" and not _HOST_NAME.fullmatch(host):
+            yield (
+                f"{source(('management', 'hosts'))}: 'management.hosts' has '{host}'; expected a name such as"
+                " broker.example.com, without scheme and port, or '*'"
+            )
     yield from _check_origins(management.oauth_origins, ("management", "oauth_origins"), source)
     for name, provider in management.oauth_providers.items():
         path = ("management", "oauth_providers", name)
@@ -204,6 +211,7 @@ def _check_management(config: Config, source: Source) -> Iterator[str]:
             yield f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider"
         yield from _check_origins(provider.origins, (*path, "origins"), source)
     yield from _check_webhooks(management, source)
+    yield from _check_networks(management.shovel_networks, ("management", "shovel_networks"), source)
     yield from _check_mail(management.mail, source)
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):

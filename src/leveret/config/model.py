@@ -89,7 +89,8 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         about(
             "Time for the broker to stop after SIGTERM. The last 2 seconds (half of the time, if it is less than 4) "
             "are for the store, the rest for clients to answer `connection.close`. The store always gets 2 seconds. "
-            "If it does not finish in time, the process exits with code 1; no confirmed message is lost.",
+            "If it does not finish in time, the process exits with code 1; no confirmed message is lost. The other "
+            "processes have the same time. The broker ends at the latest 5 seconds after it.",
             ge=0,
         ),
     ] = 5.0
@@ -445,6 +446,14 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
+    start_timeout: Annotated[
+        Seconds,
+        about(
+            "Time for `leveret serve` to start with PostgreSQL. It waits for the server and for a synchronous standby, and "
+            "then ends with the reason. 0: it waits for as long as it takes.",
+            ge=0,
+        ),
+    ] = 0.0
     shard_timeout: Annotated[
         Seconds,
         about(
@@ -763,6 +772,13 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     """A static shovel, with the keys of a dynamic one."""
 
     vhost: Annotated[Name, about("Vhost whose process runs the shovel.")] = "/"
+    user: Annotated[
+        str,
+        about(
+            "User with whose permissions the shovel acts at URIs without a host and without a user. Default: it may do "
+            "everything."
+        ),
+    ] = ""
     src_uri: Annotated[Uris | None, about("URIs of the source, to try in order. Without a host, it is this broker.")] = None
     src_protocol: Annotated[ShovelProtocol | None, about("Protocol of the source. Default: `amqp091`.")] = None
     src_queue: Annotated[str | None, about("Queue to consume.")] = None
@@ -783,6 +799,13 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     dest_exchange: Annotated[str | None, about("Exchange to publish to. Default: that of the message.")] = None
     dest_exchange_key: Annotated[str | None, about("Routing key. Default: that of the message.")] = None
     dest_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
+    dest_application_properties: Annotated[
+        FreeTable | None, about("AMQP 1.0: application properties that replace those of messages.")
+    ] = None
+    dest_message_annotations: Annotated[
+        FreeTable | None, about("AMQP 1.0: message annotations that replace those of messages.")
+    ] = None
+    dest_properties: Annotated[FreeTable | None, about("AMQP 1.0: properties that replace those of messages.")] = None
     dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
     dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
     dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None
@@ -913,6 +936,14 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
     ] = None
     tls_key: Annotated[FilePath | None, about("Private key in PEM. Default: the key in the file of `tls_cert`.")] = None
     path_prefix: Annotated[str, about("Prefix of all paths, such as `/broker`.")] = ""
+    hosts: Annotated[
+        list[Name],
+        about(
+            "Names by which clients reach the API and the metrics, without ports, such as broker.example.com; `*` means "
+            "[every name](http-api.md#host-names). Loopback names, IP addresses, the name of the machine, and the names in "
+            "`management.host`, `cluster.client_host` and `cluster.advertised` need not be listed."
+        ),
+    ] = field(default_factory=list)
     cors_origins: Annotated[
         list[Name], about("Origins of pages that may use the API from a browser; `*` means every origin.")
     ] = field(default_factory=list)
@@ -970,6 +1001,14 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         dict[str, WebhookConfig], about("More such URLs, by a name of your choice, with settings of their own.")
     ] = field(default_factory=dict)
     mail: Annotated[MailConfig, about("Mails of alerts.")] = field(default_factory=MailConfig)
+    shovel_networks: Annotated[
+        list[str],
+        about(
+            "Networks, such as `10.1.0.0/16`, to which [shovels](shovel.md#destinations) of users without the tag "
+            "`administrator` may connect. Default: every address except those of this machine, of its link, of groups, and "
+            "of the metadata services of clouds."
+        ),
+    ] = field(default_factory=list)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"

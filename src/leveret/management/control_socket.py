@@ -12,7 +12,8 @@ permissions of a user without roles. With `"token"` too, the token has the permi
 
     {"v": 1, "call": "queue.declare", "as": "alice", "vhost": "/", "arguments": {"name": "orders"}}
 
-With `"origin": {"user": "USER", "source": "..."}`, the audit log names that user and source instead of the client.
+With `"origin": {"user": "USER", "source": "..."}`, the audit log names that user and source instead of the client. With
+`"login"` there, USER has logged in to the broker with a `"password"` or a `"token"`, and shovels act for that user.
 
 The broker replies in the order of the requests. It produces a long list in slices of a fraction of a millisecond, with
 other work in between, and sends it in parts.
@@ -37,16 +38,16 @@ from typing import Any
 import msgspec
 
 from leveret.broker.errors import BrokerError
+from leveret.broker.parameters import OPERATOR, UNKNOWN, Setter
 from leveret.management.admin import Admin
 from leveret.management.json_values import ReplyValue, encode_json
 from leveret.management.operations.operation import Operator, Principal, User
 from leveret.management.roles import RoleHolder
-from leveret.management.socket_path import short_path
+from leveret.management.socket_path import MAX_REQUEST_SIZE, short_path
 from leveret.management.structs import Reply
 from leveret.security.accounts import Account
 
 VERSION = 1
-MAX_REQUEST_SIZE = 1 << 20
 # Number of items, or of bytes, after which a part of a list is sent.
 MAX_PART_ITEMS = 100
 MAX_PART_SIZE = 32 << 10
@@ -147,7 +148,7 @@ class ControlServer:
         """Return the caller. Raises `AccessRefused` if the token is not accepted."""
         actor, source = call.origin
         if call.user is None:
-            return Operator(actor, source)
+            return Operator(actor, source, call.setter)
         account = await self.account(call, call.user)
         grants = self.admin.managed.roles.of(account.name)
         return RoleHolder(account.name, grants, call.name, source) if grants else User(account, source=source)
@@ -174,6 +175,7 @@ class Call:
         arguments: The fields of the request of the operation.
         user: The user whose permissions apply; None for an operator.
         token: The token by which the user has logged in; None without one.
+        setter: The user whom parameters are stored with.
         vhost: The vhost of an operation inside a vhost; None for one on the broker as a whole.
         request: The decoded line.
     """
@@ -189,6 +191,7 @@ class Call:
         # Without a user, the permissions in a vhost do not apply.
         self.vhost = None if vhost is None or user is None else str(vhost)
         self.token: str | None = request.get("token")
+        self.setter = _setter_of(request)
 
 
 async def encode_result(result: Reply | Iterator[Reply | None] | None) -> AsyncGenerator[bytes, None]:
@@ -221,6 +224,14 @@ def origin_of(request: dict[str, Any], peer: tuple[str, str]) -> tuple[str, str]
     if not isinstance(origin, dict):
         return peer
     return str(origin.get("user", "")), str(origin.get("source", ""))
+
+
+def _setter_of(request: dict[str, Any]) -> Setter:
+    """Return the user whom parameters are stored with: the user of the broker that the origin names, or an operator."""
+    origin = request.get("origin")
+    if not isinstance(origin, dict) or "login" not in origin:
+        return OPERATOR
+    return Setter(str(origin.get("user", ""))) if origin["login"] == "password" else UNKNOWN
 
 
 def _listen(path: Path) -> socket.socket:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.parameters import UNKNOWN
 from leveret.security.roles import (
     ADMINISTRATOR,
     MAX_GRANTS,
@@ -63,6 +64,8 @@ _REQUIRED: Final = {
 
 class RoleHolder:
     """Principal whose grants have the place of permissions, for one operation."""
+
+    setter = UNKNOWN
 
     def __init__(self, user: str, grants: Grants, operation: str, source: str) -> None:
         self.user = self.actor = user

@@ -162,7 +162,9 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
-        self.shovels = Shovels(self.broker, self._local_address, self._static_shovels)
+        self.shovels = Shovels(
+            self.broker, users, self._local_address, config.management.shovel_networks, self._static_shovels
+        )
         self.broker.parameter_watches[SHOVEL] = self.shovels
         self.broker.global_parameters.put = self._put
         self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
@@ -209,7 +211,7 @@ class Composition:
         self.services.auditor = self.managed.auditor
         self._started = time.monotonic()
 
-    def _read_static_shovels(self, config: Config) -> dict[tuple[str, str], Definition]:
+    def _read_static_shovels(self, config: Config) -> dict[tuple[str, str], tuple[Definition, str]]:
         try:
             return static_shovels(config.shovels)
         except ConfigError as error:

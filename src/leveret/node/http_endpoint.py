@@ -102,6 +102,7 @@ class HttpEndpoint:
             version=__version__,
             rabbitmq_version=management.rabbitmq_version,
             path_prefix=management.path_prefix,
+            hosts=_hosts(config),
             cors_origins=management.cors_origins,
             max_body_size=management.max_body_size,
             basic_auth=management.basic_auth,
@@ -125,6 +126,14 @@ class HttpEndpoint:
             log_level=config.server.log_level,
             log_format=config.server.log_format,
         )
+
+
+def _hosts(config: Config) -> list[str]:
+    """Return the names of this broker that the configuration has, and those of the machine."""
+    machine = socket.gethostname()
+    advertised = config.cluster.advertised or ""
+    configured = (config.management.host, config.cluster.client_host or "", advertised.rpartition(":")[0])
+    return [*config.management.hosts, machine, machine.partition(".")[0], *filter(None, configured)]
 
 
 def _plain_webhook(url: str) -> WebhookConfig:

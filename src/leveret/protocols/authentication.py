@@ -10,7 +10,8 @@ from leveret.broker.values import FieldTable
 from leveret.protocols.login_queue import TooManyLogins, Waiter
 from leveret.protocols.peer import Peer, Result
 from leveret.protocols.services import Services
-from leveret.security.accounts import Account, TokenLogins, TokenRefused, UserAccount
+from leveret.security import tickets
+from leveret.security.accounts import Account, TokenLogins, TokenRefused, UserAccount, import_account
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Mechanism, NeedsPassword, Outcome, Success
 from leveret.security.mechanisms.registry import create, offered
 from leveret.security.users import UserStore
@@ -54,6 +55,7 @@ class Authentication:
         self.offered = offered(enabled, self._context)
         self.busy = False
         self._mechanism: Mechanism | None = None
+        self._name = ""
 
     # Implemented by the protocol
 
@@ -87,7 +89,7 @@ class Authentication:
     @property
     def mechanism(self) -> str:
         """The mechanism that the client has chosen; "" before."""
-        return "" if self._mechanism is None else self._mechanism.name
+        return self._name
 
     def start(self, mechanism: str, response: bytes | None) -> bool:
         """Start the exchange.
@@ -97,11 +99,16 @@ class Authentication:
             response: the initial response; None if there is none.
 
         Returns:
-            Whether the mechanism was offered.
+            Whether the mechanism was offered. That of the broker's own tickets is accepted although it is not.
         """
+        if mechanism == tickets.MECHANISM:
+            self._name = mechanism
+            self._accept_ticket(response or b"")
+            return True
         self._mechanism = create(mechanism, self.offered, self._context)
         if self._mechanism is None:
             return False
+        self._name = mechanism
         if response is None and self._mechanism.speaks_first:
             self.challenge(b"")
         else:
@@ -163,6 +170,18 @@ class Authentication:
             preferred=users.was_correct(key),
             backs_off=True,
         )
+
+    def _accept_ticket(self, ticket: bytes) -> None:
+        """Log in a shovel of the broker, wherever its user may log in from."""
+        found = tickets.open_ticket(self._users.keyring.secret, ticket)
+        if found is None:
+            self.refuse_for("the ticket is invalid or has expired")
+            return
+        account = import_account(found, self._users)
+        if account.exists():
+            self.accept(account, b"")
+        else:
+            self.refuse_for(f"ticket of user '{account.name}', who does not exist")
 
     def _check_token(self, tokens: TokenLogins, token: bytes) -> None:
         """Verify a token. The name that the client sends with it is not used."""

@@ -122,7 +122,7 @@ class Services:
     ) -> None:
         self.broker = broker
         self.users = users
-        users.on_change = self._users_changed
+        users.watchers.append(self._users_changed)
         broker.on_vhost_removed = self.vhost_removed
         self.settings = settings
         self.states: list[SharedState] = []

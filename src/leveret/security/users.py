@@ -155,7 +155,7 @@ class UserStore:
     ) -> None:
         self.generation = 0
         # Called whenever `generation` increases.
-        self.on_change: Callable[[], None] | None = None
+        self.watchers: list[Callable[[], None]] = []
         self.declared_in = declared_in
         self.owner = owner
         self.loopback_users = frozenset(loopback_users)
@@ -652,8 +652,8 @@ class UserStore:
         self._changed_names = (*names, DEFAULT_USER)
         for name in self._changed_names:
             self._versions[name] = self.generation
-        if self.on_change is not None:
-            self.on_change()
+        for changed in self.watchers:
+            changed()
 
 
 def _with_secret(user: User, secret: Secret) -> User:

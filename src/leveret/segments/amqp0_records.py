@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from leveret.segments import typed_json
-from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, Record
+from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, Record, with_raw_timestamp
 from leveret.segments.typed_json import JsonObject
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
@@ -26,7 +26,8 @@ _DECODE_ERRORS: Final = (WireError, IndexError, ValueError, struct.error)
 def parse(properties: bytes) -> Record:
     """Parse encoded properties, from the property flags on.
 
-    Returns EMPTY_RECORD if they are malformed. The field table is not decoded, only its length is checked.
+    Returns EMPTY_RECORD if they are malformed. The field table is not decoded, only its length is checked, unless a
+    timestamp that is out of range is added to it.
     """
     try:
         return _parse(properties)
@@ -39,6 +40,7 @@ def _parse(data: bytes) -> Record:
     pos = 2
     content_type = content_encoding = correlation_id = reply_to = message_id = kind = user_id = app_id = None
     table: bytes | None = None
+    headers: bytes | JsonObject | None = None
     priority: int | None = None
     ttl: int | None = None
     timestamp: int | None = None
@@ -56,7 +58,7 @@ def _parse(data: bytes) -> Record:
     if flags & 0x2000:
         start = pos + 4
         pos = start + (data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3])
-        table = data[start:pos]
+        headers = table = data[start:pos]
     if flags & 0x1000:
         durable = data[pos] == 2
         pos += 1
@@ -88,6 +90,8 @@ def _parse(data: bytes) -> Record:
         pos += 8
         if seconds <= _LAST_SECOND:
             timestamp = seconds * 1_000_000
+        else:
+            headers = with_raw_timestamp(None if table is None else decode(table), seconds)
     if flags & 0x0020:
         start = pos + 1
         pos = start + data[pos]
@@ -117,7 +121,7 @@ def _parse(data: bytes) -> Record:
         kind,
         user_id,
         app_id,
-        table,
+        headers,
         None,
         None,
         -1,

@@ -12,7 +12,15 @@ from uuid import UUID
 from leveret.segments import typed_json
 from leveret.segments.amqp10_properties import fields_of
 from leveret.segments.folding import footer_start_of
-from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, OFFSET, Record, micros_of_ms
+from leveret.segments.records import (
+    DEATHS,
+    DELIVERY_COUNT,
+    EMPTY_RECORD,
+    OFFSET,
+    Record,
+    micros_of_ms,
+    with_raw_timestamp,
+)
 from leveret.segments.texts import clean, text_of, to_json
 from leveret.segments.typed_json import Json, JsonObject
 from leveret.wire.amqp0.values import FieldTable, FieldValue, RawTimestamp
@@ -82,6 +90,7 @@ def parse(header: bytes) -> Record:
         _json(application),
         _json(_map(message.footer, sections, sections.footer, sections.footer_end)),
     )
+    created = micros_of_ms(creation)
     return (
         _text(content_type),
         _text(content_encoding),
@@ -91,11 +100,11 @@ def parse(header: bytes) -> Record:
         _text(reply_to),
         sections.ttl if sections.ttl >= 0 else None,
         message_id_text,
-        micros_of_ms(creation),
+        created,
         _text(subject),
         user_id.decode("utf-8", "replace") if user_id is not None else None,
         None,
-        application,
+        with_raw_timestamp(application, creation) if created is None and isinstance(creation, int) else application,
         amqp10,
         {DEATHS: deaths, DELIVERY_COUNT: count},
         footer_start_of(sections),

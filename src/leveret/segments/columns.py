@@ -400,7 +400,7 @@ def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
             fields[r.AMQP10] = tuple(struct)
         return tuple(fields)
     table = fields[r.TABLE]
-    headers = (amqp0_records.decode(table) or {}) if table is not None else {}
+    headers = dict((amqp0_records.decode(table) if isinstance(table, bytes) else table) or {})
     for name in changes:
         headers.pop(clean(name), None)
     headers.update(amqp0_records.overlay_to_json({name: value for name, value in changes.items() if value is not None}))

@@ -48,6 +48,8 @@ PROPERTY_NAMES: Final = (
 )
 
 OFFSET: Final = "x-stream-offset"
+# A header with the number of a publisher's timestamp that is out of range, often because it is in milliseconds.
+RAW_TIMESTAMP: Final = "x-raw-timestamp"
 DEATHS: Final = "x-death"
 DELIVERY_COUNT: Final = "x-delivery-count"
 
@@ -62,6 +64,11 @@ def micros_of_ms(milliseconds: Json) -> int | None:
     if isinstance(milliseconds, int) and not isinstance(milliseconds, bool) and FIRST_TIME <= milliseconds <= LAST_TIME:
         return int(milliseconds) * 1000
     return None
+
+
+def with_raw_timestamp(headers: JsonObject | None, number: int) -> JsonObject:
+    """Return headers with the number of a timestamp that is out of range for a DataFrame."""
+    return {RAW_TIMESTAMP: number} | (headers or {})
 
 
 class HeaderValues:

@@ -204,5 +204,5 @@ class Move:
     def _note_running(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    def _hosts(self, end: End) -> list[Parameters]:
+    async def _hosts(self, side: str, end: End) -> list[Parameters]:
         return [read_uri(uri, end.protocol, self._name) for uri in end.uris]

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from leveret.broker.errors import BrokerError
 from leveret.broker.node_name import node_name
-from leveret.client.errors import Error
+from leveret.client.errors import BROKEN, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
 from leveret.management.descriptions import RUNNING, STARTING, TERMINATED, ShovelInfo
 from leveret.shovel.definition import Definition, End
-from leveret.shovel.uris import at_address, is_local, read_uri, without_credentials
+from leveret.shovel.rights import Rights
+from leveret.shovel.uris import without_credentials
 
 if TYPE_CHECKING:
     from leveret.shovel.transfer import Transfer
@@ -30,7 +32,7 @@ class Shovel:
         name: The name of the shovel.
         type: `DYNAMIC` or `STATIC`.
         definition: The definition.
-        address: Returns the address of the broker that runs the shovel, for URIs without a host. Raises `Error`.
+        rights: What the shovel may do.
         ended: Called when the shovel has moved as many messages as its definition says.
     """
 
@@ -40,14 +42,19 @@ class Shovel:
         name: str,
         type: str,
         definition: Definition,
-        address: Callable[[], tuple[str, int]],
+        rights: Rights,
         ended: Callable[[Shovel], None],
     ) -> None:
         self.vhost = vhost
         self.name = name
         self.type = type
         self.definition = definition
-        self._address = address
+        self._rights = rights
+        # Whether it acts with the permissions of its user, the basis of its rights when it began to connect, and the URIs
+        # of the brokers that it may have connected to.
+        self._acts = False
+        self._basis: object = None
+        self._places: dict[tuple[str, str, int, str], str] = {}
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
         self._former: asyncio.Task[None] | None = None
@@ -71,6 +78,10 @@ class Shovel:
         self._former = former
         supervising = self._supervise() if former is None else self._supervise_after(former)
         self._task = asyncio.get_running_loop().create_task(supervising, name=f"leveret shovel {self.name}")
+
+    def has_changed_rights(self) -> bool:
+        """Return whether the shovel is connected, or about to connect, and its rights have changed since."""
+        return self._state != TERMINATED and self._basis is not None and self._basis != self._rights.basis(self._acts)
 
     def cancel(self) -> asyncio.Task[None]:
         """End the shovel, and return a task that ends when its connections are closed. It must have been started."""
@@ -120,9 +131,11 @@ class Shovel:
             self._enter(STARTING)
             try:
                 await self._run()
-            except (Error, OSError) as error:
-                logger.warning("shovel '%s' in vhost '%s': %s", self.name, self.vhost, error)
-                self._error = str(error)
+            except ProtocolMismatch as error:
+                self._fail(f"no AMQP server at {error.host}:{error.port}; expected one, or amqps:// if the port uses TLS")
+            except (Error, BrokerError, OSError) as error:
+                before, broken, _ = str(error).partition(BROKEN)
+                self._fail(before + broken)
             except Exception as error:
                 logger.exception("shovel '%s' in vhost '%s' failed", self.name, self.vhost)
                 self._error = f"internal error: {error!r}; see the broker's log"
@@ -136,11 +149,19 @@ class Shovel:
             await asyncio.sleep(delay)
             self._restarts += 1
 
+    def _fail(self, reason: str) -> None:
+        """Note why the run failed, without bytes of a server that does not speak AMQP: it may be another service."""
+        logger.warning("shovel '%s' in vhost '%s': %s", self.name, self.vhost, reason)
+        self._error = reason
+
     async def _run(self) -> None:
         # The first shovel imports the client's engines, which takes longer than a turn.
         await asyncio.to_thread(import_module, "leveret.shovel.transfer")
         from leveret.shovel.transfer import run
 
+        self._acts = self._rights.check(self.definition)
+        self._basis = self._rights.basis(self._acts)
+        self._places.clear()
         try:
             await run(self.definition, self._hosts, self._headers(), self._note_running)
         finally:
@@ -150,7 +171,7 @@ class Shovel:
         logger.info("shovel '%s' in vhost '%s' is running", self.name, self.vhost)
         self._transfer = transfer
         source, destination = transfer.hosts
-        self._uris = (self._uri(self.definition.source, source), self._uri(self.definition.destination, destination))
+        self._uris = (self._places[_place("src", source)], self._places[_place("dest", destination)])
         self._enter(RUNNING)
 
     def _note_stopped(self) -> None:
@@ -164,18 +185,11 @@ class Shovel:
         self._state = state
         self._changed = time.time()
 
-    def _uri(self, end: End, connected: Parameters) -> str:
-        """Return the URI of an end that leads to the connected broker."""
-        found = zip(end.uris, self._hosts(end), strict=True)
-        wanted = (connected.host, connected.port, connected.vhost)
-        return next((uri for uri, host in found if (host.host, host.port, host.vhost) == wanted), end.uris[0])
-
-    def _hosts(self, end: End) -> list[Parameters]:
-        hosts = []
-        for uri in end.uris:
-            parameters = read_uri(uri, end.protocol, f"Shovel {self.name}")
-            hosts.append(at_address(parameters, self._address) if is_local(uri) else parameters)
-        return hosts
+    async def _hosts(self, side: str, end: End) -> list[Parameters]:
+        found = await self._rights.hosts(side, end, f"Shovel {self.name}")
+        for parameters, uri in found:
+            self._places.setdefault(_place(side, parameters), uri)
+        return [parameters for parameters, _ in found]
 
     def _headers(self) -> dict[str, str]:
         """Return what the definition's forward headers say."""
@@ -198,6 +212,10 @@ class Shovel:
             "dest-address": destination.address,
         }
         return {name: value for name, value in headers.items() if value}
+
+
+def _place(side: str, parameters: Parameters) -> tuple[str, str, int, str]:
+    return side, parameters.host, parameters.port, parameters.vhost
 
 
 async def _wait_for(*tasks: asyncio.Task[None]) -> None:

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import Broker
-from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.parameters import SHOVEL, ParameterWatch, Value
+from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.broker.parameters import OPERATOR, SHOVEL, ParameterWatch, Setter, Value
 from leveret.management.descriptions import DYNAMIC, STATIC, ShovelInfo
+from leveret.security.destinations import SPECIAL, Destinations
+from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
     from leveret.shovel.definition import Definition
+    from leveret.shovel.rights import Rights
     from leveret.shovel.shovel import Shovel
 
 # Seconds for brokers to answer the close of the connections of a shovel.
 CLOSE_TIMEOUT: Final = 1.0
+# Maximum number of shovels whose rights are compared in one turn.
+CHECKED_PER_TURN: Final = 500
 
 logger = logging.getLogger("leveret.shovel")
 
@@ -31,17 +36,26 @@ class Shovels(ParameterWatch):
 
     Args:
         broker: The broker.
+        users: The users.
         address: Returns the address of the broker, for URIs without a host.
-        static: The static shovels by vhost and name. Those of other vhosts are not started.
+        networks: The networks to which shovels of other users than administrators may connect; none for all addresses
+            except special ones.
+        static: The static shovels by vhost and name, each with the user for whom it acts, "" for an operator. Those of
+            other vhosts are not started.
     """
 
     def __init__(
         self,
         broker: Broker,
+        users: UserStore,
         address: Callable[[], tuple[str, int]],
-        static: Mapping[tuple[str, str], Definition],
+        networks: Iterable[str],
+        static: Mapping[tuple[str, str], tuple[Definition, str]],
     ) -> None:
         self._broker = broker
+        self._users = users
+        users.watchers.append(self.users_changed)
+        self._destinations = Destinations(networks, SPECIAL)
         self._address = address
         self._static = static
         # By type, vhost and name.
@@ -49,25 +63,47 @@ class Shovels(ParameterWatch):
         # The tasks of shovels that end.
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
+        self._checking: asyncio.Handle | None = None
         self._starting: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
         """Import the definitions, which takes as long as several turns."""
         await asyncio.to_thread(import_module, "leveret.shovel.shovel")
 
-    def check(self, name: str, value: Value) -> None:
-        """Raise `PreconditionFailed` if a definition is invalid."""
+    def check(self, name: str, value: Value, setter: Setter) -> None:
+        """Raise `PreconditionFailed` if a definition is invalid, or if its setter may not set it."""
         from leveret.shovel.definition import read_definition
 
-        read_definition(name, value)
+        definition = read_definition(name, value)
+        try:
+            self._rights(setter).check(definition)
+        except AccessRefused as error:
+            raise PreconditionFailed(f"shovel '{name}': {error}") from None
 
-    def changed(self, vhost: str, name: str, value: Value | None) -> None:
+    def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         """Start a shovel, or end it if its parameter was deleted."""
         if not self._started:
             return
         former = self._end(DYNAMIC, vhost, name)
         if value is not None:
-            self._start_dynamic(vhost, name, value, former)
+            self._start_dynamic(vhost, name, value, setter, former)
+
+    def users_changed(self) -> None:
+        """Check the rights of all shovels in later turns, once for several changes."""
+        if self._shovels and self._checking is None:
+            self._checking = asyncio.get_running_loop().call_soon(self._check_all)
+
+    def _check_all(self) -> None:
+        self._checking = None
+        self._check_rights(list(self._shovels.items()))
+
+    def _check_rights(self, unchecked: list[tuple[tuple[str, str, str], Shovel]]) -> None:
+        """Restart the shovels whose rights have changed. If they may not run any more, they then say why."""
+        for key, shovel in unchecked[:CHECKED_PER_TURN]:
+            if self._shovels.get(key) is shovel and shovel.has_changed_rights():
+                shovel.start(self._cancel(shovel))
+        if len(unchecked) > CHECKED_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._check_rights, unchecked[CHECKED_PER_TURN:])
 
     def vhost_added(self, name: str) -> None:
         """Start the static shovels of a new vhost."""
@@ -119,7 +155,8 @@ class Shovels(ParameterWatch):
         await self.prepare()
         for vhost, component, name, value in self._parameters():
             if component == SHOVEL and (DYNAMIC, vhost, name) not in self._shovels:
-                self._start_dynamic(vhost, name, value)
+                setter = self._broker.vhost(vhost).parameters.setter(SHOVEL, name)
+                self._start_dynamic(vhost, name, value, setter)
         for name in list(self._broker.vhosts):
             self._start_static(name)
 
@@ -135,11 +172,13 @@ class Shovels(ParameterWatch):
         raise NotFound(f"shovel '{name}' does not exist in vhost '{vhost}'")
 
     def _start_static(self, wanted: str) -> None:
-        for (vhost, name), definition in self._static.items():
+        for (vhost, name), (definition, user) in self._static.items():
             if vhost == wanted and (STATIC, vhost, name) not in self._shovels:
-                self._start(STATIC, vhost, name, definition)
+                self._start(STATIC, vhost, name, definition, Setter(user) if user else OPERATOR)
 
-    def _start_dynamic(self, vhost: str, name: str, value: Value, former: asyncio.Task[None] | None = None) -> None:
+    def _start_dynamic(
+        self, vhost: str, name: str, value: Value, setter: Setter, former: asyncio.Task[None] | None = None
+    ) -> None:
         from leveret.shovel.definition import read_definition
 
         try:
@@ -148,15 +187,27 @@ class Shovels(ParameterWatch):
             # It was stored by a version that did not check it.
             logger.error("vhost '%s': %s", vhost, error)
             return
-        self._start(DYNAMIC, vhost, name, definition, former)
+        self._start(DYNAMIC, vhost, name, definition, setter, former)
 
     def _start(
-        self, type: str, vhost: str, name: str, definition: Definition, former: asyncio.Task[None] | None = None
+        self,
+        type: str,
+        vhost: str,
+        name: str,
+        definition: Definition,
+        setter: Setter,
+        former: asyncio.Task[None] | None = None,
     ) -> None:
         from leveret.shovel.shovel import Shovel
 
-        shovel = self._shovels[type, vhost, name] = Shovel(vhost, name, type, definition, self._address, self._ended)
+        rights = self._rights(setter, type == STATIC)
+        shovel = self._shovels[type, vhost, name] = Shovel(vhost, name, type, definition, rights, self._ended)
         shovel.start(former)
+
+    def _rights(self, setter: Setter, is_static: bool = False) -> Rights:
+        from leveret.shovel.rights import Rights
+
+        return Rights(self._users, setter, is_static, self._address, self._destinations)
 
     def _end(self, type: str, vhost: str, name: str) -> asyncio.Task[None] | None:
         """End a shovel, and return its task; None if there is none."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from leveret.client._async.base_connection import BaseConnection
 from leveret.client._async.connection import open_connection
@@ -29,6 +29,8 @@ SETTLE_TIMEOUT: Final = 0.5
 # Seconds of work in one turn of the event loop.
 SLICE: Final = 0.002
 
+Hosts: TypeAlias = Callable[[str, End], Awaitable[list[Parameters]]]
+
 _SOURCES: Final[dict[str, Callable[[Definition], Source]]] = {AMQP091: Amqp091Source, AMQP10: Amqp10Source}
 _DESTINATIONS: Final[dict[str, Callable[[Definition, Amend | None], Destination]]] = {
     AMQP091: Amqp091Destination,
@@ -36,14 +38,12 @@ _DESTINATIONS: Final[dict[str, Callable[[Definition, Amend | None], Destination]
 }
 
 
-async def run(
-    definition: Definition, hosts: Callable[[End], list[Parameters]], headers: Headers, running: Callable[[Transfer], None]
-) -> None:
+async def run(definition: Definition, hosts: Hosts, headers: Headers, running: Callable[[Transfer], None]) -> None:
     """Connect to both ends, and move messages until the limit is reached.
 
     Args:
         definition: The shovel.
-        hosts: Returns the brokers of an end, to try in order. Raises `Error`.
+        hosts: Returns the brokers of the end "src" or "dest", to try in order. Its errors are raised.
         headers: The forward headers.
         running: Called with the messages between them when both ends are open.
 
@@ -54,8 +54,8 @@ async def run(
     source = _SOURCES[definition.source.protocol](definition)
     destination = _DESTINATIONS[definition.destination.protocol](definition, amendments(definition, headers))
     async with AsyncExitStack() as stack:
-        await source.open(await _connect(hosts(definition.source), stack))
-        await destination.open(await _connect(hosts(definition.destination), stack))
+        await source.open(await _connect(await hosts("src", definition.source), stack))
+        await destination.open(await _connect(await hosts("dest", definition.destination), stack))
         transfer = Transfer(definition, source, destination, _limit(definition, source))
         running(transfer)
         await transfer.run()

@@ -171,9 +171,11 @@ OPTIONS: Final = (
         (STREAM,),
         "Name under which the broker stores the start position and the progress of a query. Required in a "
         "`readStream` if `startingOffsets` is `latest`.",
-        values.text,
+        values.name(255),
     ),
-    Option("lease", "text", None, (LEASE,), "Name of the lease on a queue; one query at a time holds it.", values.text),
+    Option(
+        "lease", "text", None, (LEASE,), "Name of the lease on a queue; one query at a time holds it.", values.name(255)
+    ),
     Option(
         "leaseTimeout",
         "time",
@@ -181,7 +183,7 @@ OPTIONS: Final = (
         (LEASE,),
         "Time after which messages that were leased for a query and never read return to the queue, unless the query "
         "restarts. By default they stay leased until an operator releases the lease.",
-        values.duration,
+        values.positive_duration,
     ),
     # Range
     Option(
@@ -198,8 +200,8 @@ OPTIONS: Final = (
         "time, JSON",
         None,
         (STREAM,),
-        "Start with the first message appended at this time or later: milliseconds since 1970 or ISO 8601; as JSON, "
-        "times by stream.",
+        "Start with the first message appended at this time or later: milliseconds since 1970 or ISO 8601, in UTC unless "
+        "it has an offset; as JSON, times by stream.",
         values.timestamps,
     ),
     Option(
@@ -234,7 +236,8 @@ OPTIONS: Final = (
         "integer",
         None,
         _TRIGGERED,
-        "Maximum number of messages in a micro-batch.",
+        "Maximum number of messages in a micro-batch. Each stream with messages gets one, and a share of the rest in "
+        "proportion to its backlog; if there are more streams than messages, they take turns.",
         values.integer(1),
     ),
     Option(
@@ -242,7 +245,8 @@ OPTIONS: Final = (
         "bytes",
         None,
         _TRIGGERED,
-        "Maximum bytes of bodies in a micro-batch, counting those known before it is read; at least one message.",
+        "Maximum bytes of bodies in a micro-batch, counting those known before it is read, shared in the same way; at "
+        "least one message.",
         values.size,
     ),
     Option(
@@ -266,8 +270,9 @@ OPTIONS: Final = (
         "integer",
         None,
         (STREAM, LEASE),
-        "Minimum number of tasks per batch, if it has that many messages. By default a small batch is one task, and a "
-        "large one as many as the driver's machine has processors.",
+        "Minimum number of tasks per batch, if it has that many messages. By default a batch has a task for every 50,000 "
+        "messages, up to the session's default parallelism, and one with more messages has at least one for each "
+        "partition of a super stream.",
         values.integer(1, 100_000),
     ),
     Option(
@@ -387,7 +392,7 @@ OPTIONS: Final = (
         "broker. The default is exactly-once if it is possible.",
         values.choice("exactly-once", "at-least-once"),
     ),
-    Option("sinkName", "text", None, (SINK,), "Distinguishes the sinks of one query.", values.text),
+    Option("sinkName", "text", None, (SINK,), "Distinguishes the sinks of one query.", values.name(200)),
     Option(
         "txnAppId",
         "text",
@@ -395,7 +400,7 @@ OPTIONS: Final = (
         (SINK,),
         "For batch writes and `foreachBatch`: name of the writer. Together with `txnVersion` it makes a repeated "
         "write take effect once.",
-        values.text,
+        values.name(255),
     ),
     Option(
         "txnVersion",
@@ -403,7 +408,7 @@ OPTIONS: Final = (
         None,
         (SINK,),
         "Number of the write, higher than that of the previous write.",
-        values.integer(0),
+        values.integer(0, 1 << 62),
     ),
     Option(
         "maxInFlight",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.spark.data_source import FilteringDataSource
 from leveret.spark.errors import SparkError
 from leveret.spark.python_launcher import PYTHON_VARIABLE, select_python
+from leveret.spark.read_limits import pass_parallelism
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,7 @@ def register(spark: SparkSession) -> None:
     """Register the data source `amqp` in a session, and check that the driver and the workers can import it.
 
     Enables filter pushdown to data sources in Python (`spark.sql.python.filterPushdown.enabled`), which batch reads use.
+    Reads have at most as many tasks by default as the session's default parallelism at the time of the call.
     With a local master, Spark runs the Python of this process from then on, unless PYSPARK_PYTHON names another one, and
     its Python processes start faster if pip installed PySpark.
 
@@ -50,17 +52,20 @@ def register(spark: SparkSession) -> None:
     if context is not None and local:
         select_python(context)
     python = "that of its server" if context is None else repr(context.pythonExec)
+    tasks = 1 if context is None or local else context.defaultParallelism
+    try:
+        spark.range(0, tasks, 1, tasks).mapInArrow(_versions, _SCHEMA).collect()
+    except Exception as error:
+        raise _environment_error("the workers", python, error) from None
+    if context is not None:
+        # After the first tasks, because executors register when they have started.
+        pass_parallelism(context)
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(FilteringDataSource)
     try:
         _ = spark.read.format(FilteringDataSource.name()).option("stream", "check").load().schema
     except Exception as error:
         raise _environment_error("the driver", python, error) from None
-    tasks = 1 if context is None or local else context.defaultParallelism
-    try:
-        spark.range(0, tasks, 1, tasks).mapInArrow(_versions, _SCHEMA).collect()
-    except Exception as error:
-        raise _environment_error("the workers", python, error) from None
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,9 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, 
 _SECONDS_RANGE: Final = range(10**8, 10**11)
 # Milliseconds of Unix time in 5138; as microseconds, 1973.
 _MIN_MICROSECONDS: Final = 10**14
+# The maxima of the control protocol: an exbibyte or more, and more than three years.
+_MAX_SIZE: Final = 1 << 62
+_MAX_DURATION: Final = 100_000_000
 _BOOLEANS: Final = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
 
 Reader = Callable[[str], Any]
@@ -33,6 +36,17 @@ def text(value: str) -> str:
     if not value:
         raise InvalidValue("a text that is not empty")
     return value
+
+
+def name(max_length: int) -> Reader:
+    """Accept a text of at most `max_length` characters, but not the empty one."""
+
+    def read(value: str) -> str:
+        if not 0 < len(value) <= max_length:
+            raise InvalidValue(f"a text of 1 to {max_length} characters")
+        return value
+
+    return read
 
 
 def anything(value: str) -> str:
@@ -53,17 +67,27 @@ def integer(low: int, high: int = 2**63 - 1) -> Reader:
 def size(value: str) -> int:
     """Parse a size in bytes: a number, or one with the suffix k, m, g or t (powers of 1,024)."""
     found = _SIZE.fullmatch(value.strip())
-    if found is None or not int(found[1]):
-        raise InvalidValue("bytes above 0, such as 67108864 or 64m")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    n_bytes = 0 if found is None else int(found[1]) * _UNITS[found[2].lower()]
+    if not 0 < n_bytes <= _MAX_SIZE:
+        raise InvalidValue(f"bytes above 0, such as 67108864 or 64m, and at most {_MAX_SIZE >> 40}t")
+    return n_bytes
 
 
 def duration(value: str) -> float:
     """Parse a duration in seconds: a number, or one with the suffix ms, s, m, h or d."""
     found = _DURATION.fullmatch(value.strip())
-    if found is None:
-        raise InvalidValue("a time such as 500ms, 30s or 15m")
-    return float(found[1]) * _SECONDS[found[2]]
+    seconds = -1.0 if found is None else float(found[1]) * _SECONDS[found[2]]
+    if not 0 <= seconds <= _MAX_DURATION:
+        raise InvalidValue(f"a time such as 500ms, 30s or 15m, and at most {_MAX_DURATION // 86400}d")
+    return seconds
+
+
+def positive_duration(value: str) -> float:
+    """Parse a duration like `duration`, above 0."""
+    seconds = duration(value)
+    if not seconds:
+        raise InvalidValue("a time above 0, such as 500ms, 30s or 15m")
+    return seconds
 
 
 def rate(value: str) -> float:

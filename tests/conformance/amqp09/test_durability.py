@@ -99,13 +99,15 @@ def test_bindings_of_durable_queues_survive(fresh: Open, restart: Restart) -> No
     channel.bind("q", "kept", "a.#", {"x": 1})
     channel.bind("q", "kept", "unbound")
     channel.bind("q", "amq.headers", "", {"x-match": "any", "a": 1})
+    channel.bind("q", "", "another name")
     channel.call("queue.unbind", queue="q", exchange="kept", routing_key="unbound")
     restart()
     channel = fresh()
     channel.publish(b"1", "a.b", "kept")
     channel.publish(b"2", "unbound", "kept")
     channel.publish(b"3", "", "amq.headers", headers={"a": 1})
-    assert channel.drain("q") == [b"1", b"3"]
+    channel.publish(b"4", "another name", "")
+    assert channel.drain("q") == [b"1", b"3", b"4"]
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", f"{kind}.01")) for kind in STORED])

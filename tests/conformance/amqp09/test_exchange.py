@@ -71,6 +71,24 @@ def test_the_default_exchange_accepts_publishes_and_bindings(channel: Channel, n
     assert channel.drain(name) == [b"by name"], "the binding was there already, and is one"
 
 
+@pytest.mark.rule("0-9", "exchange.default-exchange")
+@pytest.mark.rule("0-9", "exchange.default-access")
+def test_the_default_exchange_takes_bindings_with_any_key(channel: Channel, unique: Unique) -> None:
+    first, second = channel.queue(unique()), channel.queue(unique())
+    key = unique()
+    for queue in (first, second):
+        channel.bind(queue, "", key)
+    channel.publish(b"by key", key, "")
+    channel.publish(b"by name", first, "")
+    assert channel.drain(first) == [b"by key", b"by name"]
+    assert channel.drain(second) == [b"by key"]
+    channel.call("queue.unbind", queue=first, exchange="", routing_key=key)
+    channel.publish(b"again", key, "")
+    assert (channel.drain(first), channel.drain(second)) == ([], [b"again"])
+    channel.send("queue.unbind", queue=first, exchange="", routing_key=first)
+    channel.refused(403, "queue.unbind")
+
+
 @pytest.mark.rule("0-9", "exchange.default-access")
 @pytest.mark.parametrize("method", ["exchange.delete", "exchange.declare"])
 def test_the_default_exchange_cannot_be_declared_or_deleted(channel: Channel, method: str, name: str) -> None:

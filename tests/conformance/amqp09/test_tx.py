@@ -25,6 +25,8 @@ def test_the_means_to_detect_duplicates_survive_a_rollback(peer: Peer, name: str
     second.call("tx.commit")
     kinds.ack(second, kind, held[1])
     second.call("tx.rollback")
+    got = kinds.receive(second, kind)
+    assert (got.body, got.redelivered, got.properties["message_id"]) == (b"1", True, "m1")
     second.close()
     kinds.consume(channel, kind, name, "d")
     got = kinds.receive(channel, kind)

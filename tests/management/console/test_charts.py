@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 
+from leveret.management.http.measured import LENGTHS, MESSAGES, Measured, Rates, Window
+from leveret.management.http.objects import QUEUE, QUEUE_STATISTICS
+from leveret.management.http.statistics import message_stats, queue_totals
 from tests.management.console.test_console import IMAGE, declare, delete, publish
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
@@ -39,6 +44,42 @@ for (let at = 0; at < data.length; at += 4) {
   found += distance < 60 && data[at + 3] > 100;
 }
 return found;
+"""
+# Has the page get this answer for a queue.
+_ANSWER = """
+const [path, answer] = arguments;
+const real = window.fetch;
+window.fetch = (target, ...rest) =>
+  new URL(target).pathname.endsWith(path)
+    ? Promise.resolve(new Response(answer, { headers: { "content-type": "application/json" } }))
+    : real(target, ...rest);
+"""
+# The lowest and the highest value of the line of a colour in each column of pixels of a chart, as shares of its height.
+_LINE = """
+const [label, name] = arguments;
+const over = document.querySelector(`[aria-label="${label}"] .u-over`);
+if (!over) {
+  return [];
+}
+const canvas = over.parentElement.querySelector("canvas");
+const area = over.getBoundingClientRect();
+const { left, top } = canvas.getBoundingClientRect();
+const pixels = (length) => Math.round(length * devicePixelRatio);
+const [x, y] = [pixels(area.left - left), pixels(area.top - top)];
+const [width, height] = [pixels(area.width), pixels(area.height)];
+const { data } = canvas.getContext("2d").getImageData(x, y, width, height);
+const digits = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/[0-9a-f]{2}/gi);
+const color = digits.map((two) => parseInt(two, 16));
+return Array.from({ length: width }, (_, column) => {
+  const shares = [];
+  for (let row = 0; row < height; row += 1) {
+    const at = 4 * (row * width + column);
+    if (data[at + 3] > 200 && color.every((value, index) => Math.abs(value - data[at + index]) < 24)) {
+      shares.push(1 - row / height);
+    }
+  }
+  return shares.length > 0 ? [Math.min(...shares), Math.max(...shares)] : null;
+});
 """
 
 
@@ -107,6 +148,37 @@ def test_a_part_of_a_chart_is_zoomed(console: Console, queues: HttpBroker) -> No
     console.click("Whole range")
     console.see_no("Whole range")
     console.see_location_without("from=")
+
+
+def steady(queue: dict[str, Any], windows: dict[str, Window], rate: int) -> dict[str, Any]:
+    """Return the answer about a queue to which this many messages per second are published, of which a half is left."""
+    now = int(time.time())
+    measured = Measured()
+    measured.begin(QUEUE)
+    for second in range(4000):
+        counters = [rate * second] + [0] * (len(QUEUE.counters) - 1)
+        measured.measure(QUEUE, now - 4000 + second + 1, (7 + rate * second % 2, 0), counters)
+    rates = Rates([measured], QUEUE_STATISTICS, now, windows)
+    stats = message_stats({"publish": rate * 3999}, rates)
+    return queue | {"message_stats": stats} | queue_totals(measured.gauges[0] if measured.gauges else 0, 0, rates)
+
+
+@pytest.mark.parametrize("seconds", [60, 600, 3600])
+def test_a_steady_rate_is_a_horizontal_line(console: Console, queues: HttpBroker, seconds: int) -> None:
+    steps = {60: 1, 600: 5, 3600: 60}
+    windows = {family: Window(seconds, steps[seconds]) for family in (LENGTHS, MESSAGES)}
+    console.enter("overview")
+    console.script(_ANSWER, "/queues/%2F/left", json.dumps(steady(queues.get("/queues/%2F/left"), windows, 13)))
+    console.script("location.hash = arguments[0]", f"#/queues/%2F/left?range={seconds}")
+    console.see("Publish 13")
+
+    def line() -> list[tuple[float, float]]:
+        return [found for found in console.script(_LINE, "Message rates of the queue over time", "publish") if found]
+
+    shares = wait_until(line, "the line")
+    # The scale ends at 1.1 times the highest value. A line is up to three pixels wide.
+    assert all(abs(share - 1 / 1.1) < 0.03 for ends in shares for share in ends), (min(shares), max(shares))
+    assert len(shares) > 200
 
 
 def test_two_queues_in_a_chart(console: Console, queues: HttpBroker) -> None:

@@ -275,7 +275,7 @@ def test_rules_that_are_refused(api: HttpBroker) -> None:
 
 def test_a_policymaker_sets_rules_and_their_number_is_limited(api: HttpBroker) -> None:
     for number in range(MAX_RULES):
-        assert put(api, f"rule-{number}", "maker", kind="disk") == 201
+        assert put(api, f"rule-{number}", "maker", kind="disk", vhost="/") == 201
     reply = api("PUT", "/leveret/alert-rules/more", {"kind": "disk"})
     assert (reply.status, f"{MAX_RULES} rules" in reply.json["reason"]) == (400, True)
     for number in range(MAX_RULES):

@@ -53,7 +53,8 @@ def opened(process: LeveretProcess, path: str, encoding: str) -> socket.socket:
     connection.settimeout(60)
     connection.connect(("127.0.0.1", port_of(process, path)))
     authorization = base64.b64encode(b"guest:guest").decode()
-    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {authorization}\r\nAccept-Encoding: {encoding}\r\n\r\n"
+    headers = f"Host: localhost\r\nAuthorization: Basic {authorization}\r\nAccept-Encoding: {encoding}"
+    head = f"GET {path} HTTP/1.1\r\n{headers}\r\n\r\n"
     connection.sendall(head.encode())
     assert connection.recv(12) == b"HTTP/1.1 200"
     return connection

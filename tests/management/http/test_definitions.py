@@ -260,15 +260,17 @@ def test_empty_files(broker: HttpBroker, content: bytes) -> None:
 
 def test_many_and_large_objects(broker: HttpBroker) -> None:
     """Batches are bounded by their number of changes and by their size."""
+    value: dict[str, Any] = {"src-uri": "amqp://u:p@127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://u:p@127.0.0.1:1"}
+    value |= {"src-consumer-args": {"x": "y" * 200000}, "reconnect-delay": 0}
     large = [
-        {"vhost": "many", "component": "federation-upstream", "name": f"s{number}", "value": {"x": "y" * 200000}}
+        {"vhost": "many", "component": "shovel", "name": f"s{number}", "value": value, "user": "guest"}
         for number in range(4)
     ]
     queues = [{"vhost": "many", "name": f"q{number}", "durable": True} for number in range(450)]
     document = {"vhosts": [{"name": "many"}], "parameters": large, "queues": queues * 2}
     assert broker("POST", "/definitions", document).status == 204
     assert len(broker.get("/queues/many?columns=name")) == 450
-    assert broker.get("/parameters/federation-upstream/many") == large
+    assert broker.get("/parameters/shovel/many") == large
     report = dry_run(broker, document)
     assert (report["unchanged"], report["added"], report["total"]) == (905, [], 905)
     huge = {"global_parameters": [{"name": "huge", "value": "y" * 1000000}]}

@@ -183,22 +183,26 @@ def test_older_samples_are_by_the_hour_and_of_the_last_day_by_the_minute(tmp_pat
     # The first hours have the average of a gauge, the minutes of the last day its value at their ends.
     assert [older.gauge(0, START + at - 1) for at in (HOUR, 2 * HOUR, 3 * HOUR)] == [29, 89, 179]
     assert older.gauge(0, START) == 29
-    assert older.increase_since(publish, START + HOUR - 1) == 25 * 60
-    assert older.increase_since(publish, end - 10 * MINUTE - 1) == 10
-    assert database.older([QUEUE_Q], end - 2 * HOUR, end)[QUEUE_Q].increase_since(publish, START) == 120
+    ticks = [START + HOUR - 1, end - 10 * MINUTE - 1, end - 10 * MINUTE - 31]
+    assert older.increases_since(publish, ticks) == [25 * 60, 10, 10]
+    assert database.older([QUEUE_Q], end - 2 * HOUR, end)[QUEUE_Q].increases_since(publish, [START]) == [120]
+    # The hour that contains the first time is included.
+    first = START + HOUR + 20 * MINUTE
+    [increase] = database.older([QUEUE_Q], first, end)[QUEUE_Q].increases_since(publish, [first - 1])
+    assert increase == 26 * 60 - 80
     database.close()
 
 
 def test_windows_go_back_to_before_the_samples_in_memory() -> None:
-    now = START + 5 * HOUR
+    now = START + 5 * HOUR - 1
     statistics = {"messages_ready": Statistic((0,), LENGTHS, True), "publish": Statistic((2,), MESSAGES)}
     windows = {family: Window(4 * HOUR, HOUR) for family in (LENGTHS, MESSAGES)}
     busy = Measured()
     others = [0] * (len(QUEUE.counters) - 1)
     busy.measure(QUEUE, now - 100, (5, 0), (1000, *others))
     busy.measure(QUEUE, now, (8, 0), (1030, *others))
-    periods = [(START + hour * HOUR - 1, (hour, 0, 100 * hour, *others)) for hour in (2, 3, 4)]
-    older = OlderSamples(periods, now - HOUR - 1)
+    periods = [(START + hour * HOUR - 1, HOUR, (hour, 0, 100 * hour, *others)) for hour in (2, 3, 4)]
+    older = OlderSamples(periods, now - HOUR)
     for sources, newest in (([busy], [8, 5]), ([], [8, 8])):
         rates = Rates(sources, statistics, now, windows, older)
         found = [sample["sample"] for sample in rates.details("messages_ready", 8)["samples"]]
@@ -219,8 +223,9 @@ class Clock:
 
 
 def queue_item(name: str) -> dict[str, Any]:
-    keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
-    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(keys + QUEUE_GAUGES, 0)}
+    counters = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
+    numbers = (*counters, *QUEUE_GAUGES, "blocked_time", "blocked_since")
+    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(numbers, 0)}
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:

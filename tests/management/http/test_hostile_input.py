@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leveret.management.http.multipart import read_form
 from leveret.management.structs import check_arguments
 from tests.management.http.client import HttpBroker
 
@@ -60,6 +61,13 @@ def test_large_arguments(api: HttpBroker, arguments: dict[str, Any], reason: str
         reply = api(method, path, {"arguments": arguments})
         assert (reply.status, reply.json["error"]) == (400, "bad_request"), reply.content[:200]
         assert "'arguments' has " in reply.json["reason"] and reply.json["reason"].endswith(reason)
+
+
+def test_many_arguments(api: HttpBroker) -> None:
+    """A request that is too large for the control socket is the client's fault."""
+    arguments = {f"argument-{number}": 1 for number in range(60_000)}
+    reply = api("PUT", "/queues/%2F/many", {"arguments": arguments})
+    assert (reply.status, reply.json["error"]) == (400, "bad_request")
 
 
 def test_much_text() -> None:
@@ -116,7 +124,7 @@ def test_path_tricks(api: HttpBroker, path: str) -> None:
     assert api("GET", path).status == 404
 
 
-LOGIN = b"Host: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+LOGIN = b"Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 PUT = b"PUT /api/queues/%2F/raw HTTP/1.1\r\n" + LOGIN
 
 
@@ -155,3 +163,39 @@ def test_the_last_of_duplicate_keys_counts(api: HttpBroker) -> None:
     assert api("PUT", "/queues/%2F/twice", raw=b'{"durable":true,"durable":false}').status == 201
     assert not api.get("/queues/%2F/twice")["durable"]
     assert api("DELETE", "/queues/%2F/twice").status == 204
+
+
+def test_many_cookies(api: HttpBroker) -> None:
+    reply = api("GET", "/whoami", user=None, headers={"Cookie": "a=" + "b" * 4095})
+    assert (reply.status, reply.json["error"]) == (401, "not_authorized")
+    assert "no session in the first 4096 bytes of the cookies" in reply.json["reason"]
+    reply = api("GET", "/whoami", user=None, headers={"Cookie": 'a="' + "\\" * 4000 + '"'})
+    assert reply.status == 401
+    assert api("GET", "/whoami", headers={"Cookie": "a=" + "b" * 5000}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"username=guest&password=guest" + b"&a=" * 15, "the form has more than 16 fields, the maximum"),
+        (b"username=guest&password=" + b"a" * (64 << 10), "Exceeded HTTP request body size limit"),
+    ],
+)
+def test_large_sign_in_forms(api: HttpBroker, body: bytes, reason: str) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = api("POST", "/login", user=None, headers=headers, raw=body)
+    assert (reply.status, reply.json["reason"]) == (400, reason)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "head", "fields"),
+    [
+        ("multipart/form-data; boundary=b", b'form-data; name="file"', {"file": b"x"}),
+        ('Multipart/Form-Data; charset=utf-8; Boundary="b"', b"form-data; name=file", {"file": b"x"}),
+        ("multipart/form-data;boundary=b", b'form-data; filename="a; name=other\\""; name="fi\\"le"', {'fi"le': b"x"}),
+        ("multipart/form-data;boundary=b", b'form-data; NAME = "f"; name="file"', {"file": b"x"}),
+    ],
+)
+def test_parameters_of_forms(content_type: str, head: bytes, fields: dict[str, bytes]) -> None:
+    content = b"--b\r\nContent-Disposition: " + head + b"\r\n\r\nx\r\n--b--\r\n"
+    assert read_form(content, content_type) == fields

@@ -345,7 +345,7 @@ def test_a_download_has_no_end_if_a_message_leaves_meanwhile(api: HttpBroker, qu
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(60)
         client.connect(("127.0.0.1", api.port))
-        head = f"GET /api{QUEUES}/{queue}/messages/export HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n"
+        head = f"GET /api{QUEUES}/{queue}/messages/export HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Basic {token}\r\n\r\n"
         client.sendall(head.encode())
         content = client.recv(4096)
         purge(api, queue)
@@ -587,7 +587,7 @@ def upload(api: HttpBroker, queue: str, length: str) -> Iterator[socket.socket]:
     token = base64.b64encode(b"guest:guest").decode()
     path = f"/api/leveret/queues/%2F/{queue}/messages/import"
     with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n{length}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Basic {token}\r\n{length}\r\n\r\n"
         connection.sendall(head.encode())
         yield connection
 

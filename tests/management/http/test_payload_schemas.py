@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("fastavro", reason="the extra leveret[payloads] is not installed")
 pytest.importorskip("google.protobuf", reason="the extra leveret[payloads] is not installed")
 
-from leveret.management.http.payload_schemas import MAX_SCHEMAS, PREFIX
+from leveret.management.http.global_parameters import PAYLOAD_SCHEMA as PREFIX
+from leveret.management.http.payload_schemas import MAX_SCHEMAS
 from tests.management.http.client import HttpBroker
 from tests.support.payloads import avro_payload, confluent, descriptor_set, protobuf_order
 
@@ -29,7 +30,7 @@ def schemas(api: HttpBroker) -> Iterator[HttpBroker]:
 
 
 def put(api: HttpBroker, name: str, schema: dict[str, Any], **conditions: Any) -> None:
-    assert api("PUT", f"{PATH}/{name}", schema | conditions, user="maker").status in (201, 204)
+    assert api("PUT", f"{PATH}/{name}", schema | {"vhost": "/"} | conditions, user="maker").status in (201, 204)
 
 
 def decode(api: HttpBroker, payload: bytes, user: str = "manager", **message: Any) -> Any:
@@ -40,8 +41,8 @@ def decode(api: HttpBroker, payload: bytes, user: str = "manager", **message: An
 
 
 def test_a_schema_is_shared_until_it_is_deleted(schemas: HttpBroker) -> None:
-    assert schemas("PUT", f"{PATH}/orders", PROTOBUF | {"queue": "^orders"}, user="maker").status == 201
-    assert schemas("PUT", f"{PATH}/orders", PROTOBUF | {"queue": "^order"}, user="maker").status == 204
+    assert schemas("PUT", f"{PATH}/orders", PROTOBUF | {"vhost": "/", "queue": "^orders"}, user="maker").status == 201
+    assert schemas("PUT", f"{PATH}/orders", PROTOBUF | {"vhost": "/", "queue": "^order"}, user="maker").status == 204
     [listed] = schemas.get(PATH, user="manager")
     assert "schema" not in listed and listed["size"] == len(PROTOBUF["schema"])
     assert (listed["name"], listed["queue"], listed["type"]) == ("orders", "^order", "shop.Order")
@@ -115,7 +116,8 @@ def test_a_payload_that_does_not_match_says_why(schemas: HttpBroker) -> None:
 
 
 def test_a_schema_of_another_vhost_does_not_exist(schemas: HttpBroker) -> None:
-    put(schemas, "hidden", INT, vhost="interop", queue="^q")
+    hidden = INT | {"vhost": "interop", "queue": "^q"}
+    assert schemas("PUT", f"{PATH}/hidden", hidden).status == 201
     assert schemas.get(PATH, user="manager") == []
     assert decode(schemas, b"\x02", queue="q")["name"] is None
     assert decode(schemas, b"\x02", "manager", queue="q", vhost="interop")["name"] is None

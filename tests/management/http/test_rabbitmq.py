@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from leveret import sync
-from tests.management.http.client import HttpBroker, HttpRabbit, Reply, send
+from tests.management.http.client import HttpApi, HttpBroker, HttpRabbit, Reply, send
 from tests.management.http.scrapes import Samples, metrics_port
 from tests.management.http.typed_arguments import ENCODED, bind_typed
 from tests.support.broker import LeveretProcess, free_port
@@ -36,8 +38,7 @@ OMITTED: dict[str, set[str]] = {
 OMITTED_METRICS = (
     r"erlang_.*|telemetry_.*|rabbitmq_(erlang|raft|io|schema_db|msg_store|queue_index|auth_attempts)_.*"
     r"|rabbitmq_.*_reductions_total|rabbitmq_.*dead_lettered_.*|rabbitmq_connection_pending_packets"
-    r"|rabbitmq_queue_(disk_(reads|writes)_total|messages_paged_out(_bytes)?|messages_ram"
-    r"|messages_(ready|unacked)_ram|messages_persistent(_bytes)?|messages_unacked_bytes)"
+    r"|rabbitmq_queue_disk_(reads|writes)_total"
     r"|rabbitmq_channel_(prefetch|messages_uncommitted|acks_uncommitted)"
     # Only those of all queues together.
     r"|rabbitmq_queue_consumer_utilisation"
@@ -97,6 +98,41 @@ def test_keys_and_types(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit
             "/cluster-name",
         ):
             compare(path, api.get(path), theirs.get(path), OMITTED.get(path, set()))
+
+
+# The users of `test_lists_of_clients_by_role`, with their tags and the users whose clients they see.
+CLIENTS = {
+    "clients-monitor": ("monitoring", {"clients-monitor", "clients-maker", "clients-manager"}),
+    "clients-maker": ("policymaker", {"clients-maker"}),
+    "clients-manager": ("management", {"clients-manager"}),
+}
+
+
+def lists_clients_of(target: HttpApi, path: str, user: str, users: set[str]) -> bool:
+    """Return whether a list that a user reads has the clients of these users."""
+    return {row.get("user") or row["channel_details"]["user"] for row in target.get(path, user)} == users
+
+
+@pytest.mark.slow
+def test_lists_of_clients_by_role(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]) -> None:
+    process, theirs = rabbit
+    permissions = {"configure": ".*", "write": ".*", "read": ".*"}
+    for target, url in ((theirs, process.url), (api, api.process.url)):
+        with ExitStack() as clients:
+            assert target("PUT", "/queues/%2F/shared", {"durable": True}).status == 201
+            for user, (tags, _) in CLIENTS.items():
+                assert target("PUT", f"/users/{user}", {"password": user, "tags": tags}).status == 201
+                assert target("PUT", f"/permissions/%2F/{user}", permissions).status == 201
+                connection = clients.enter_context(sync.connect(url(user=user, password=user)))
+                clients.enter_context(connection.channel().consume("shared"))
+            for user, (_, seen) in CLIENTS.items():
+                for path in ("/connections", "/channels", "/consumers", "/consumers/%2F", "/vhosts/%2F/connections"):
+                    wait_until(partial(lists_clients_of, target, path, user, seen), f"{path} of {user}")
+                totals = target.get("/overview", user)["object_totals"]
+                assert (totals["connections"], totals["channels"]) == (len(seen), len(seen))
+            for user in CLIENTS:
+                target("DELETE", f"/users/{user}")
+            target("DELETE", "/queues/%2F/shared")
 
 
 def compare(where: str, ours: Any, theirs: Any, omitted: set[str]) -> None:

@@ -331,3 +331,23 @@ def test_gets_with_and_without_acknowledgement_have_rates_of_their_own(api: Http
             "get_no_ack": (8, 0),
             "deliver_get": (12, 0),
         }
+
+
+def test_lists_show_what_clients_have_declared_and_deleted_before(api: HttpBroker) -> None:
+    def names(path: str, key: str) -> set[str]:
+        return {row[key] for row in api.get(path)}
+
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        for number in range(8):
+            name = f"declared.{number}"
+            channel.declare_queue(name)
+            assert name in names("/queues", "name") and name in names("/bindings", "destination")
+            channel.declare_exchange(name, "topic")
+            assert name in names("/exchanges/%2F", "name")
+            channel.bind_queue(name, name, "a.#")
+            assert [row["routing_key"] for row in api.get(f"/bindings/%2F/e/{name}/q/{name}")] == ["a.#"]
+            channel.delete_exchange(name)
+            assert name not in names("/exchanges", "name")
+            channel.delete_queue(name)
+            assert name not in names("/queues/%2F", "name")

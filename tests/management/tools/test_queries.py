@@ -16,6 +16,7 @@ from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
 
 VHOST = "query/vhost"
+SHOVEL = {"src-uri": "amqp://u:p@127.0.0.1:1", "dest-uri": "amqp://u:p@127.0.0.1:1", "reconnect-delay": 0}
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
@@ -199,9 +200,9 @@ def test_terraform(api: HttpBroker) -> None:
             {"pattern": ".*", "priority": 1, "apply-to": "queues", "definition": {"expires": 200000}},
         ),
         (
-            "/parameters/federation-upstream/terraform/u",
-            {"component": "federation-upstream", "vhost": "terraform", "name": "u", "value": {"uri": "amqp://host"}},
-            {"component": "federation-upstream", "vhost": "terraform", "name": "u", "value": {"uri": "amqp://other"}},
+            "/parameters/shovel/terraform/u",
+            {"component": "shovel", "vhost": "terraform", "name": "u", "value": {**SHOVEL, "src-queue": "a"}},
+            {"component": "shovel", "vhost": "terraform", "name": "u", "value": {**SHOVEL, "src-queue": "b"}},
         ),
     ]
     for path, body, change in resources:

@@ -43,7 +43,7 @@ class Client(Client091):
         self.engine.send(
             0,
             "connection.tune-ok",
-            {"channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0},
+            {"channel_max": self.engine.channel_max, "frame_max": self.frame_max or self.engine.frame_max, "heartbeat": 0},
         )
         self.open_vhost()
 

@@ -568,7 +568,7 @@ def test_acknowledgements_of_a_transaction(site: Site, channel: Channel) -> None
     channel.send("file.ack", delivery_tag=tag)
     channel.call("tx.rollback", "tx.rollback-ok")
     assert site.vhost.queues["q"].unacked == 1
-    channel.send("file.ack", delivery_tag=tag)
+    channel.send("file.ack", delivery_tag=got(channel).tag)
     channel.call("tx.commit", "tx.commit-ok")
     assert site.vhost.queues["q"].unacked == 0
 

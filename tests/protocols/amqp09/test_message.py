@@ -480,7 +480,7 @@ def test_a_transaction(site: Site, channel: Channel) -> None:
     assert unacked(site) == 0
 
 
-def test_after_a_roll_back_transfers_are_answered_again(site: Site, channel: Channel) -> None:
+def test_after_a_rollback_answered_transfers_are_sent_again(site: Site, channel: Channel) -> None:
     channel.declare()
     for body in (b"1", b"2", b"3"):
         put(channel, body)
@@ -490,12 +490,14 @@ def test_after_a_roll_back_transfers_are_answered_again(site: Site, channel: Cha
     for _ in range(2):
         channel.send("message.ok")
     channel.call("tx.rollback", "tx.rollback-ok")
-    channel.send("message.ok")
+    assert bodies(channel) == [b"1", b"2"]
+    for _ in range(2):  # the third transfer was not answered, and is the oldest one
+        channel.send("message.ok")
     channel.call("tx.commit", "tx.commit-ok")
     channel.client.drop()
     other = connect(site).channel()
     consume(other)
-    assert bodies(other) == [b"2", b"3"]
+    assert bodies(other) == [b"2"]
 
 
 def test_a_branch(site: Site, channel: Channel) -> None:
@@ -575,18 +577,6 @@ def test_direct_replies(site: Site, channel: Channel) -> None:
     old.publish(address, b"answer")
     old.run()
     assert got(channel)["body"] == (0, b"answer")
-
-
-def test_headers_that_do_not_fit_the_frames_of_a_consumer(site: Site) -> None:
-    channel = connect(site).channel()
-    channel.declare()
-    put(channel, application_headers={"long": "x" * 5000}, message_id="m")
-    client = connect(site)
-    small = client.channel()
-    client.session.engine.payload_max = 4088
-    consume(small)
-    taken = got(small)
-    assert taken["body"] == (0, BODY) and taken["application_headers"] == {} and taken["message_id"] == "m"
 
 
 def test_a_stream_is_read(site: Site, channel: Channel) -> None:

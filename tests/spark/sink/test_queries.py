@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from leveret import sync
 from leveret.client import amqp10
 from leveret.spark.options import OPTIONS, SINK
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS
 from tests.spark.sinks import bodies, drain
 from tests.spark.support import TIMEOUT, declare_stream, publish, read
 from tests.support.broker import LeveretProcess
@@ -22,8 +22,6 @@ from tests.support.broker import LeveretProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-PAGE = DOCS / "spark-sinks.md"
-QUEUES_PAGE = DOCS / "spark-queues.md"
 # Columns that the broker sets for each message.
 NOT_COMPARED = ("queue", "offset", "append_time", "exchange", "routing_key", "protocol")
 
@@ -242,58 +240,6 @@ def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
     assert bodies(drain(connection, name)) == [b"1", b"1"]
     assert len(refused) == 1
     assert "exactly-once needs txnAppId and txnVersion" in refused[0]
-
-
-def test_the_documented_examples(
-    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
-) -> None:
-    programs = [
-        block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
-        for block in blocks(PAGE, "python") + blocks(QUEUES_PAGE, "python")
-    ]
-    with connection.channel() as channel:
-        channel.declare_queue(name, durable=True)
-        channel.declare_queue(f"{name}-invoices", durable=True)
-        channel.declare_exchange(name, "topic")
-        channel.bind_queue(name, name, "order.#")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"id": "1", "country": "eu"}\n{"id": "2", "country": "uk"}\n')
-    import pyspark_amqp
-
-    known: dict[str, Any] = {
-        "spark": spark,
-        "url": broker.url(),
-        "rabbitmq": broker.url(),
-        "queue": f"{name}-invoices",
-        "pyspark_amqp": pyspark_amqp,
-        "path": str(tmp_path / "out"),
-        "checkpoint": str(tmp_path / "checkpoint 0"),
-        "orders": spark.readStream.schema("id string, country string").json(str(tmp_path / "in")),
-    }
-    # tests/spark/spool/test_streams.py runs the last one, which needs RabbitMQ.
-    write, each, lease, finish, spool, _ = programs
-    exec(write.replace(".start()", ".trigger(availableNow=True).start().awaitTermination()"), known)
-    assert [(message.body, message.routing_key) for message in drain(connection, name)] == [
-        (b'{"id":"1","country":"eu"}', "order.eu"),
-        (b'{"id":"2","country":"uk"}', "order.uk"),
-    ]
-    known |= {"source": known["orders"].selectExpr("id AS body"), "checkpoint": str(tmp_path / "checkpoint 1")}
-    exec(each.replace(".start()", ".trigger(availableNow=True).start()"), known)
-    assert known["query"].awaitTermination(TIMEOUT)
-    assert bodies(drain(connection, f"{name}-invoices")) == [b"1", b"2"]
-    publish(connection, name, ["1", "2"])
-    known["checkpoint"] = str(tmp_path / "checkpoint 2")
-    exec(lease, known)
-    exec(finish, known)
-    assert [row.body for row in spark.read.parquet(known["path"]).orderBy("offset").collect()] == [b"1", b"2"]
-    with connection.channel() as channel:
-        assert channel.declare_queue(name, passive=True).message_count == 0
-    publish(connection, name, ["3"])
-    known |= {"checkpoint": str(tmp_path / "checkpoint 3"), "path": str(tmp_path / "spooled")}
-    exec(spool, known)
-    exec(finish, known)
-    assert [row.body for row in spark.read.parquet(known["path"]).collect()] == [b"3"]
-    assert not list((tmp_path / "spool").glob("*.parquet"))
 
 
 def test_the_options_of_sinks_are_documented() -> None:

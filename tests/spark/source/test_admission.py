@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leveret import sync
 from leveret.spark.options import read_options
@@ -38,13 +40,66 @@ def test_max_bytes_of_one_stream(backlog: Backlog, max_bytes: int, count: int) -
     assert (cut.first, cut.count) == (backlog.first, count)
 
 
-def test_max_bytes_and_messages_of_several_streams() -> None:
-    empty, many, large = Backlog("e", 5, 5, 10.0), Backlog("m", 0, 1000, 1.0), Backlog("l", 0, 10, 900.0)
-    cut = apply_limits([empty, many, large], None, 5000)
-    assert [backlog.count for backlog in cut] == [0, 500, 5]
-    assert [backlog.count for backlog in apply_limits([empty, many, large], 101, 5000)] == [0, 100, 1]
-    assert [backlog.count for backlog in apply_limits([empty, large, large], None, 1)] == [0, 1, 0]
-    assert apply_limits([empty, many, large], 5000, None) == [empty, many, large]
+EMPTY, MANY, LARGE = Backlog("e", 5, 5, 10.0), Backlog("m", 0, 1000, 1.0), Backlog("l", 0, 10, 900.0)
+HOT, SMALL = Backlog("h", 0, 1_000_000, 100.0), Backlog("s", 7, 10, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "max_messages", "max_bytes", "turn", "counts"),
+    [
+        ([EMPTY, MANY, LARGE], 5000, None, 0, [0, 1000, 10]),
+        ([EMPTY, MANY, LARGE], None, 5000, 0, [0, 451, 5]),
+        ([EMPTY, MANY, LARGE], 101, 5000, 0, [0, 99, 2]),
+        # Every stream with a backlog gets a message, whatever the others have.
+        ([HOT, SMALL], 1000, None, 0, [999, 1]),
+        ([SMALL, HOT], None, 100_000, 0, [1, 998]),
+        ([HOT, EMPTY, SMALL], 2, None, 0, [1, 0, 1]),
+        # Streams take turns if the limit is smaller than their number.
+        ([HOT, EMPTY, SMALL], 1, None, 0, [1, 0, 0]),
+        ([HOT, EMPTY, SMALL], 1, None, 1, [0, 0, 1]),
+        ([HOT, EMPTY, SMALL], 1, None, 2, [0, 0, 1]),
+        ([EMPTY, LARGE, LARGE], None, 1, 0, [0, 1, 0]),
+        ([EMPTY, LARGE, LARGE], None, 1, 2, [0, 0, 1]),
+        ([EMPTY, LARGE, LARGE], 5, 1000, 2, [0, 0, 1]),
+    ],
+)
+def test_limits_of_several_streams(
+    backlogs: list[Backlog], max_messages: int | None, max_bytes: int | None, turn: int, counts: list[int]
+) -> None:
+    cut = apply_limits(backlogs, max_messages, max_bytes, turn)
+    assert [backlog.count for backlog in cut] == counts
+    assert [backlog.first for backlog in cut] == [backlog.first for backlog in backlogs]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from((0.0, 1.0, 50.0))), min_size=1, max_size=6),
+    st.one_of(st.none(), st.integers(1, 8)),
+    st.one_of(st.none(), st.integers(1, 200)),
+)
+def test_every_backlog_is_read_while_another_stream_grows(
+    streams: list[tuple[int, float]], max_messages: int | None, max_bytes: int | None
+) -> None:
+    """Each batch respects the limits, and each stream gets a message within as many batches as there are streams."""
+    places = [0] * (len(streams) + 1)
+    ends = [count for count, _ in streams]
+    sizes = [*(size for _, size in streams), 1.0]
+    read_at = list(places)
+    for number in range(1, 4 * len(places)):
+        # The last stream always has more messages than a batch can read.
+        backlogs = [
+            Backlog(str(index), place, stop, size)
+            for index, (place, stop, size) in enumerate(zip(places, [*ends, places[-1] + 1000], sizes, strict=True))
+        ]
+        cut = apply_limits(backlogs, max_messages, max_bytes, turn=sum(places))
+        counts = [backlog.count for backlog in cut]
+        assert sum(counts) == 1 or max_messages is None or sum(counts) <= max_messages
+        assert sum(counts) == 1 or max_bytes is None or sum(backlog.n_bytes for backlog in cut) <= max_bytes + 1e-6
+        for index, (backlog, count) in enumerate(zip(backlogs, counts, strict=True)):
+            if count or not backlog.count:
+                read_at[index] = number
+            assert number - read_at[index] <= len(places)
+            places[index] += count
+    assert places[:-1] == ends or max_messages is not None or max_bytes is not None
 
 
 def test_the_manifest_knows_sizes(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:

@@ -51,6 +51,31 @@ def test_a_maximum_of_messages_per_task() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "parallelism", "tasks"),
+    [
+        ([50_000], "64", 1),
+        ([50_001], "64", 2),
+        ([1_000_000], "64", 20),
+        ([1_000_000], "8", 8),
+        ([500_000, 500_000], "8", 8),
+        # A task for each partition of a super stream, unless the batch is small.
+        ([1000] * 40, "8", 1),
+        ([2000] * 40, "8", 40),
+    ],
+)
+def test_the_default_number_of_tasks(
+    counts: list[int], parallelism: str, tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEVERET_SPARK_PARALLELISM", parallelism)
+    partitions = len(counts) > 2
+    slices = [
+        Slice(f"s-{number}", number, "s" if partitions else f"s-{number}", "id", 0, count)
+        for number, count in enumerate(counts)
+    ]
+    assert len(plan(slices, None, None)) == tasks
+
+
+@pytest.mark.parametrize(
     ("count", "group", "maximum", "stops"),
     [(1000, 270, 500, [500, 1000]), (1000, 270, 540, [540, 1000]), (2000, 460, 1000, [920, 1840, 2000])],
 )

@@ -71,6 +71,14 @@ def test_a_time_after_the_last_message(broker: LeveretProcess, connection: sync.
         rows(broker, stream=name, startingTimestamp=late, startingOffsetsByTimestampStrategy="error")
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "-5", "1969-12-31T23:59:59.999"])
+def test_times_before_1970(broker: LeveretProcess, connection: sync.Connection, name: str, time: str) -> None:
+    declare_stream(connection, name)
+    everything = fill(broker, connection, name)
+    assert rows(broker, stream=name, startingTimestamp=time) == everything
+    assert rows(broker, stream=name, endingTimestamp=time) == []
+
+
 def test_an_end_before_the_start_is_refused(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     times = sorted({time for _, time in fill(broker, connection, name)})

@@ -16,7 +16,7 @@ from leveret.spark.spool import stream_consumer
 from leveret.spark.spool.reader import SpoolReader
 from tests.docs.pages import DOCS, blocks
 from tests.spark.sinks import settings_of
-from tests.spark.support import TIMEOUT, numbers, publish, run, written
+from tests.spark.support import numbers, publish, run, written
 from tests.support.rabbitmq import RabbitProcess
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def test_messages_of_a_stream_are_rows_once(
         run(spark, rabbit.url(), tmp_path, maxMessagesPerTrigger="90", **options)
         assert written(spark, tmp_path) == numbers(0, stop)
         publish(connection, stream, numbers(stop, stop + 50))
-    # The example of the guide resumes there.
-    known: dict[str, Any] = {"spark": spark, "rabbitmq": rabbit.url()}
-    example = blocks(DOCS / "spark-queues.md", "python")[-1].text
-    exec(example.replace("/data/spool/orders", options["spoolDir"]).replace('"orders"', repr(stream)), known)
-    query = known["orders"].writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = query.trigger(availableNow=True).start(str(tmp_path / "out"))
-    assert query.awaitTermination(TIMEOUT)
-    assert written(spark, tmp_path) == numbers(0, 300)
+    # The example of the guide.
+    example = blocks(DOCS / "spark-queues.md", "python")[-1].text.replace(
+        "amqp://guest:guest@localhost:5672/", rabbit.url()
+    )
+    for name in ("spool/events", "tables/events", "checkpoints/events"):
+        example = example.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(example.replace('"events"', repr(stream)), {})
+    assert written(spark, tmp_path / "tables", "events") == numbers(0, 300)
 
 
 def test_a_driver_killed_after_a_file_was_written_reads_nothing_twice(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, Validated
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.errors import PreconditionFailed, Undelivered
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
@@ -101,14 +101,18 @@ class Reader(CommitWaiter):
             self.next += 1
             delivered += 1
             settlement.acquire(entry, consumer)
-            consumer.deliver(entry)
-            settlement.forget_holder(entry)
+            try:
+                consumer.deliver(entry)
+            except Undelivered:
+                break  # it has left; the batch is read again
+            finally:
+                settlement.forget_holder(entry)
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer, True)
                 if queue.broker.work - begun > STEP_WORK:
                     queue.broker.jobs.deferred.add(queue)
                     break
-        queue.counters.count_deliveries(delivered, 0, 0, 0)
+        queue.counters.count_deliveries(delivered, 0, 0, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.has_credit_for(0):
                 self._read()

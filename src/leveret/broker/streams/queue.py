@@ -30,7 +30,7 @@ from leveret.broker.arguments import (
     parse_consumer_arguments,
 )
 from leveret.broker.consumer import Consumer
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.errors import PreconditionFailed, Undelivered
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading as lease_reading
 from leveret.broker.leases.leases import Leases
@@ -727,7 +727,7 @@ class StreamQueue(Queue):
                     break
                 consumer = ring[0]
                 reader = self.readers.get(consumer)
-                if consumer.left or (reader is not None and not reader.serve(self)):
+                if consumer.left or (reader is not None and not self._serve(reader)):
                     if ring and ring[0] is consumer:
                         rings.step_out(ring)
                 else:
@@ -735,6 +735,17 @@ class StreamQueue(Queue):
                 if broker.work > self.max_work:
                     broker.jobs.deferred.add(self)
                     return
+
+    def _serve(self, reader: Reader) -> bool:
+        """Serve a reader; return False without credit, or if it cannot receive its next message."""
+        try:
+            return reader.serve(self)
+        except Undelivered as undelivered:
+            entry = undelivered.entry
+            if entry.holder is not None:
+                settlement.detach(entry)
+                self.counters.count_returned(0)
+            return False
 
     def is_spent(self) -> bool:
         """Return whether the limit of deliveries in this turn is reached."""
@@ -851,7 +862,7 @@ class StreamQueue(Queue):
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
         counters = self.counters
-        counters.count_returned()
+        counters.count_returned(0)
         settlement.archive(entry)
         if outcome == ACCEPTED:
             counters.count_accepted(1)

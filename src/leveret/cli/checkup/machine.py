@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import platform
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -29,6 +30,17 @@ _UNSYNCHRONIZED: Final = 5
 _TIMEX_BYTES: Final = 512
 # The time after which a file in the data directory is from the future.
 _FUTURE: Final = 60.0
+# Vulnerabilities of modules of Python that the broker, its clients and its commands use, with the first patch release that
+# fixes each, by minor version.
+_VULNERABILITIES: Final = (
+    ("CVE-2023-40217", "ssl", {11: 5}),
+    ("CVE-2024-0397", "ssl", {11: 9, 12: 3}),
+    ("CVE-2024-4032", "ipaddress", {11: 10, 12: 4}),
+    ("CVE-2024-6923", "email", {11: 10, 12: 5}),
+    ("CVE-2024-7592", "http.cookies", {11: 10, 12: 6}),
+    ("CVE-2024-12254", "asyncio", {12: 9, 13: 2}),
+    ("CVE-2025-0938", "urllib.parse", {11: 12, 12: 9, 13: 2}),
+)
 
 
 def check_files(config: Config) -> Iterator[Finding]:
@@ -104,6 +116,22 @@ def check_software(config: Config) -> Iterator[Finding]:
         if missing:
             found = f"{', '.join(missing)} not installed"
             yield Finding("extras", level, found, f"the extra for {setting}", f"pip install 'leveret[{extra}]'")
+
+
+def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:
+    """Check that a version of Python has no known vulnerability in a module that matters here."""
+    major, minor, patch = version
+    open_ones = [
+        (name, module, fixed[minor])
+        for name, module, fixed in _VULNERABILITIES
+        if major == 3 and patch < fixed.get(minor, 0)
+    ]
+    shown = ".".join(map(str, version))
+    if not open_ones:
+        return Finding("vulnerabilities", OK, f"none known of Python {shown}")
+    found = f"Python {shown} has {', '.join(f'{name} ({module})' for name, module, _ in open_ones)}"
+    change = "install a later patch release; ignore this if your distribution has fixed them in this version"
+    return Finding("vulnerabilities", WARNING, found, f"3.{minor}.{max(fixed for *_, fixed in open_ones)} or later", change)
 
 
 def _needed(config: Config) -> Iterator[tuple[str, tuple[str, ...], str, str]]:

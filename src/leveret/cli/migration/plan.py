@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from leveret.broker.parameters import OPERATOR_POLICY, UPSTREAM, UPSTREAM_SET
+from leveret.broker.parameters import FEDERATION, OPERATOR_POLICY
 from leveret.broker.policies import KEYS
 from leveret.cli.migration.source import Row
 from leveret.cli.output import counted
@@ -99,7 +99,7 @@ def findings(document: Document, plugins: Iterable[str], queues: Sequence[Row]) 
 def _of_parameters(document: Document) -> Iterator[Finding]:
     for item in document.of("parameters"):
         component, label = value_of(item, "component"), f"'{value_of(item, 'name')}' in vhost '{value_of(item, 'vhost')}'"
-        if component in (UPSTREAM, UPSTREAM_SET):
+        if component in FEDERATION:
             yield Finding(object=f"{component} {label}", effect="imported, without effect")
         elif component == OPERATOR_POLICY:
             yield from _of_policy(f"operator policy {label}", value_of(value_of(item, "value"), "definition"))

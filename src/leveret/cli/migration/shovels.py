@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.parameters import SHOVEL
+from leveret.broker.parameters import FEDERATION, SHOVEL
 from leveret.cli.migration.plan import Finding
 from leveret.management.definitions.document import Document, value_of
 from leveret.shovel.definition import NEVER, End, read_definition
-from leveret.shovel.uris import is_local, read_uri
+from leveret.shovel.uris import has_credentials, is_local, read_uri
 
 _MOVED: Final = "moved by --shovels: set here, and deleted at the source"
 
@@ -63,8 +63,10 @@ class DynamicShovels:
         return Document({"parameters": [shovel.item for shovel in self._found if not shovel.reason]})
 
     def others(self) -> Document:
-        """Return the other definitions of the file."""
-        kept = [item for item in self._document.of("parameters") if value_of(item, "component") != SHOVEL]
+        """Return the other definitions of the file, without the upstreams of a federation."""
+        kept = [
+            item for item in self._document.of("parameters") if value_of(item, "component") not in (SHOVEL, *FEDERATION)
+        ]
         return Document({**self._document.sections, "parameters": kept})
 
     def _read(self, item: object) -> DynamicShovel:
@@ -81,8 +83,12 @@ class DynamicShovels:
     def _warnings(self, name: str, end: End) -> Iterator[str]:
         for uri in end.uris:
             parameters = read_uri(uri, end.protocol, "")
+            has_user = has_credentials(uri, parameters)
             if is_local(uri):
-                if parameters.user not in self._users:
+                if has_user and parameters.user not in self._users:
                     yield f"its {name} logs in as user '{parameters.user}', which the source does not have"
-            elif parameters.host == self._host:
+                continue
+            if not has_user:
+                yield f"its {name} has no user for '{parameters.host}', without which it does not run"
+            if parameters.host == self._host:
                 yield f"its {name} is the broker to migrate from"

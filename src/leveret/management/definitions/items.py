@@ -72,6 +72,7 @@ class Parameter(InVhost, kw_only=True):
     component: str
     name: str
     value: Value
+    user: str | None = None
 
 
 class GlobalParameter(Item, kw_only=True):

@@ -380,6 +380,11 @@ class Parameters(Section[items.Parameter]):
     item = items.Parameter
     fields = ("vhost", "component", "name", "value")
 
+    def entry_of(self, row: Row) -> Entry:
+        """Return the entry of a row, with the user with whose permissions a shovel acts."""
+        entry = super().entry_of(row)
+        return {**entry, "user": row["user"]} if row.get("user") else entry
+
     def entry_of_item(self, item: items.Parameter) -> Entry:
         return {**_given(item), "value": item.value}
 

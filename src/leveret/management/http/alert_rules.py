@@ -6,13 +6,14 @@ from typing import Final
 
 import msgspec
 
-from leveret.management.http.alerts import MAX_RULES, PREFIX, Rule
+from leveret.management.http import global_parameters
+from leveret.management.http.alerts import MAX_RULES, Rule
 from leveret.management.http.errors import bad_request
 from leveret.management.http.identity import POLICYMAKERS
 from leveret.management.http.lists import select
 from leveret.management.http.mail import is_allowed
 from leveret.management.http.prometheus_rules import describe
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.request import Answer, Request
 
 _MAX_NAME: Final = 200
 
@@ -36,7 +37,7 @@ async def list_rules(request: Request) -> Answer:
 async def _visible(request: Request) -> dict[str, Rule]:
     """Return the rules of vhosts that the user sees."""
     rules = await request.alerts.rules()
-    return {name: rule for name, rule in rules.items() if rule.vhost is None or request.identity.sees(rule.vhost)}
+    return {name: rule for name, rule in rules.items() if global_parameters.sees(request.identity, rule.vhost)}
 
 
 async def download(request: Request) -> Answer:
@@ -91,12 +92,9 @@ async def put_rule(request: Request) -> Answer:
     rules = await request.alerts.rules()
     if name not in rules and len(rules) >= MAX_RULES:
         raise bad_request(f"{MAX_RULES} rules of alerts exist, the maximum; delete one first")
-    stored = await request.change("global_parameters.set", {"name": PREFIX + name, "value": msgspec.structs.asdict(rule)})
-    return CREATED if stored["created"] else NO_CONTENT
+    return await global_parameters.store(request, global_parameters.ALERT_RULE, rule.vhost, msgspec.structs.asdict(rule))
 
 
 async def delete_rule(request: Request) -> Answer:
     """Delete a rule; its alerts are cleared."""
-    await request.get("global_parameters.show", {"name": PREFIX + request.name})
-    await request.change("global_parameters.delete", {"name": PREFIX + request.name})
-    return NO_CONTENT
+    return await global_parameters.delete(request, global_parameters.ALERT_RULE)

@@ -17,7 +17,7 @@ from leveret.management.http.objects import (
     CachedConnection,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection, message_stats, with_rates
+from leveret.management.http.statistics import GARBAGE_COLLECTION, MESSAGE_STATS, message_stats, with_rates
 from leveret.management.json_values import ReplyValue
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
@@ -63,7 +63,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
         "frame_max": item["frame_max"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "host": host,
         "name": item["name"],
         "node": node,
@@ -118,7 +118,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates 
         "confirm": item["mode"] == "confirm",
         "connection_details": peer_of(connections.get(item["connection"])),
         "consumer_count": item["consumers"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "global_prefetch_count": item["prefetch"],
         "idle_since": None,
         "message_stats": message_stats(_stats(item), rates, _CHANNEL_STATS),
@@ -140,7 +140,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates 
 
 
 def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
-    """Return a consumer. An internal one has empty `channel_details`."""
+    """Return a consumer. An internal one has empty `channel_details`, as one whose connection the user does not see."""
     connection = connections.get(item["connection"])
     channel: Row = {}
     if connection is not None:
@@ -157,7 +157,7 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
     return {
         "ack_required": not item["no_ack"],
         "active": item["active"],
-        "activity_status": "up" if item["active"] else "waiting",
+        "activity_status": _activity_of(item),
         "arguments": item["arguments"],
         "channel_details": channel,
         "consumer_tag": item["tag"],
@@ -167,6 +167,12 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "queue": {"name": item["queue"], "vhost": item["vhost"]},
         "user_who_performed_action": "" if connection is None else connection["user"],
     }
+
+
+def _activity_of(consumer: Row) -> str:
+    if consumer["single_active"]:
+        return "single_active"
+    return "up" if consumer["active"] else "waiting"
 
 
 def peer_of(connection: Row | None) -> Row:
@@ -186,9 +192,9 @@ def _name_of(channel: Row, connections: dict[int, Row]) -> str:
 
 
 async def connections_by_number(request: Request) -> dict[int, Row]:
-    """Return the connections of now by their numbers, as the broker describes them."""
+    """Return the connections of now that the user sees by their numbers, as the broker describes them."""
     await request.cache.refresh_now()
-    return _items(request)
+    return {number: item for number, item in _items(request).items() if may_see(request, item["user"])}
 
 
 def _items(request: Request) -> dict[int, Row]:
@@ -406,7 +412,8 @@ async def list_channels_of_connection(request: Request) -> Answer:
 
 async def show_channel(request: Request) -> Answer:
     """Return a channel with its consumers."""
-    connections = await connections_by_number(request)
+    await request.cache.refresh_now()
+    connections = _items(request)
     node = request.settings.node
     for channel in request.cache.channels.values():
         item = channel.item
@@ -426,10 +433,15 @@ async def show_channel(request: Request) -> Answer:
 
 
 async def _consumers(request: Request, vhost: str | None) -> list[Row]:
+    """Return the consumers that the user sees: those of the own connections, or all for monitoring."""
     connections = await connections_by_number(request)
-    node = request.settings.node
+    identity, node = request.identity, request.settings.node
     found = await request.control.list("consumers.list", {"vhost": vhost})
-    return [consumer_row(item, connections, node) for item in found if request.identity.sees(item["vhost"])]
+    return [
+        consumer_row(item, connections, node)
+        for item in found
+        if identity.is_monitor() or (item["connection"] in connections and identity.sees(item["vhost"]))
+    ]
 
 
 async def list_consumers(request: Request) -> Answer:

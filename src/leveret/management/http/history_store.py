@@ -176,10 +176,12 @@ class HistoryDatabase:
         found = {}
         for subject in subjects:
             if subject in self._series:
-                hours = self.read(subject, HOUR, first, minutes - HOUR + 1) if first < minutes else []
-                periods = [(time + HOUR - 1, values) for time, values in hours]
+                # The hour that contains the first time, too.
+                hours = self.read(subject, HOUR, first - HOUR + 1, minutes - HOUR + 1) if first < minutes else []
+                periods = [(time + HOUR - 1, HOUR, values) for time, values in hours]
                 begin = hours[-1][0] + HOUR if hours else max(first, minutes)
-                periods += [(time + MINUTE - 1, values) for time, values in self.read(subject, MINUTE, begin, until)]
+                later = self.read(subject, MINUTE, begin, until)
+                periods += [(time + MINUTE - 1, MINUTE, values) for time, values in later]
                 if periods:
                     found[subject] = OlderSamples(periods, until)
         return found

@@ -64,6 +64,10 @@ class Identity:
         """Return whether lists show the objects of a vhost."""
         return self.is_monitor() or vhost in self.vhosts
 
+    def may_use(self, vhost: str | None) -> bool:
+        """Return whether the user may change the objects of a vhost, or those of all vhosts if None."""
+        return self.is_administrator() or vhost in self.vhosts
+
 
 # The user of a request without credentials.
 ANONYMOUS: Final = Identity("", frozenset(), frozenset())

@@ -10,11 +10,10 @@ from msgspec import Meta
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, bad_request
+from leveret.management.http.global_parameters import MARK as PREFIX
 from leveret.management.http.lists import select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 
-# The prefix of the names of global parameters with marks.
-PREFIX: Final = "mark."
 # Maximum number of marks. A further one replaces the oldest.
 MAX_MARKS: Final = 100
 _MAX_NAME: Final = 200

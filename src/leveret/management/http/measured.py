@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 from leveret.management.http.control import Row
@@ -186,17 +187,17 @@ class Rates:
             return [
                 sum([older.gauge(one, tick) for one in series])
                 if older is not None and tick < until and not self._is_constant_since(tick)
-                else constant + sum([samples.gauge_at(one, tick, now) for samples in sources for one in series])
+                else constant + sum([samples.gauge_at(one, tick) for samples in sources for one in series])
                 for tick in ticks
             ]
-        found = []
-        for tick in ticks:
-            since = max(tick, until)
-            increase = sum([samples.increase_since(one, since, now) for samples in sources for one in series])
-            if older is not None and tick < until:
-                increase += sum([older.increase_since(one, tick) for one in series])
-            found.append(max(value - increase, 0))
-        return found
+        increases = [0] * len(ticks)
+        since = [max(tick, until) for tick in ticks]
+        for one in series:
+            for samples in sources:
+                increases = list(map(add, increases, samples.increases_since(one, since)))
+            if older is not None:
+                increases = list(map(add, increases, older.increases_since(one, ticks)))
+        return [max(value - increase, 0) for increase in increases]
 
     def _is_constant_since(self, tick: int) -> bool:
         """Return whether the samples in memory show that nothing has changed after a tick."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import not_authorised
+from leveret.management.http.errors import not_authorised, not_found
+from leveret.management.http.global_parameters import check_raw_change, is_visible
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.json_values import Json
-from leveret.security import roles
 
 # Components that restrict the users of a vhost: only administrators change them.
 _RESTRICTIONS: Final = ("operator_policy", "vhost-limits")
@@ -21,11 +21,6 @@ def _address(request: Request) -> Row:
 
 def _check_change(request: Request) -> None:
     if request.path["component"] in _RESTRICTIONS and not request.identity.is_administrator():
-        raise not_authorised("Not administrator user")
-
-
-def _check_global_change(request: Request) -> None:
-    if request.name == roles.PARAMETER and not request.identity.is_administrator():
         raise not_authorised("Not administrator user")
 
 
@@ -70,23 +65,26 @@ async def delete(request: Request) -> Answer:
 
 
 async def list_global(request: Request) -> Answer:
-    return Answer(body=select(await request.control.call("global_parameters.list"), request.query))
+    found = await request.control.call("global_parameters.list")
+    return Answer(body=select([item for item in found if is_visible(request.identity, item)], request.query))
 
 
 async def show_global(request: Request) -> Answer:
     found = await request.get("global_parameters.show", {"name": request.name})
+    if not is_visible(request.identity, found):
+        raise not_found()
     return Answer(body=columns_of(found, request.query))
 
 
 async def put_global(request: Request) -> Answer:
     """Add or replace a global parameter: `value` is required."""
-    _check_global_change(request)
+    check_raw_change(request.identity, request.name)
     stored = await request.change("global_parameters.set", {"name": request.name, "value": _value(request)})
     return CREATED if stored["created"] else NO_CONTENT
 
 
 async def delete_global(request: Request) -> Answer:
-    _check_global_change(request)
+    check_raw_change(request.identity, request.name)
     await request.get("global_parameters.show", {"name": request.name})
     await request.change("global_parameters.delete", {"name": request.name})
     return NO_CONTENT

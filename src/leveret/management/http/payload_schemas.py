@@ -11,14 +11,14 @@ from msgspec import Meta
 
 from leveret.management.decoding import framing
 from leveret.management.decoding.jobs import Decoded, Format, Framing, Job, Row
+from leveret.management.http import global_parameters
 from leveret.management.http.control import Row as Item
 from leveret.management.http.errors import bad_request
+from leveret.management.http.global_parameters import PAYLOAD_SCHEMA as PREFIX
 from leveret.management.http.lists import select
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.request import Answer, Request
 from leveret.security.patterns import Pattern, matches
 
-# The prefix of the names of global parameters with schemas.
-PREFIX: Final = "payload-schema."
 MAX_SCHEMAS: Final = 32
 # Characters of a schema, and bytes of a payload that is decoded.
 MAX_SCHEMA: Final = 256 << 10
@@ -183,15 +183,12 @@ async def put(request: Request) -> Answer:
     if checked.error is not None:
         raise bad_request(checked.error)
     value = msgspec.structs.asdict(msgspec.structs.replace(schema, types=checked.types))
-    stored = await request.change("global_parameters.set", {"name": PREFIX + name, "value": value})
-    return CREATED if stored["created"] else NO_CONTENT
+    return await global_parameters.store(request, PREFIX, schema.vhost, value)
 
 
 async def delete(request: Request) -> Answer:
     """Delete a schema."""
-    await request.get("global_parameters.show", {"name": PREFIX + request.name})
-    await request.change("global_parameters.delete", {"name": PREFIX + request.name})
-    return NO_CONTENT
+    return await global_parameters.delete(request, PREFIX)
 
 
 async def decode(request: Request) -> Answer:
@@ -247,7 +244,7 @@ def _best(schemas: Iterable[tuple[str, PayloadSchema]], message: _Message) -> st
 async def _visible(request: Request) -> dict[str, PayloadSchema]:
     """Return the schemas of vhosts that the user sees."""
     schemas = await _schemas(request)
-    return {name: found for name, found in schemas.items() if found.vhost is None or request.identity.sees(found.vhost)}
+    return {name: found for name, found in schemas.items() if global_parameters.sees(request.identity, found.vhost)}
 
 
 async def _schemas(request: Request) -> dict[str, PayloadSchema]:

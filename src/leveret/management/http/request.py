@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.payload_decoder import PayloadDecoder
+from leveret.management.http.places import Kind
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -102,6 +103,7 @@ class Request:
         deliveries: Returns what was sent of the alerts.
         decoder: Decodes payloads.
         logs: The latest log records.
+        occupy: Occupies a place until the answer has ended. Raises `HttpError` if there is none.
     """
 
     settings: HttpSettings
@@ -123,6 +125,7 @@ class Request:
     deliveries: Callable[[], list[Deliveries]]
     decoder: PayloadDecoder
     logs: Logs
+    occupy: Callable[[Kind], Awaitable[None]]
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

@@ -368,12 +368,13 @@ class PolicyBody(Body):
 
 
 class Parameter(Answer):
-    """A parameter of a component in a vhost."""
+    """A parameter of a component in a vhost. `user` is the user with whose permissions a shovel acts."""
 
     vhost: str
     component: str
     name: str
     value: Json
+    user: str | UnsetType = UNSET
 
 
 class GlobalParameter(Answer):

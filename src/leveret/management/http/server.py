@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,7 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from leveret.management.http.app import Application
 from leveret.management.http.console import Console
 from leveret.management.http.control import Control
+from leveret.management.http.hosts import HostCheck, Refusals
 from leveret.management.http.metrics.endpoint import Metrics
+from leveret.management.http.places import REQUESTS
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.slow_clients import SlowClients
 from leveret.management.parent import wait_for_end
@@ -35,8 +37,8 @@ _KEEP_ALIVE: Final = 75
 # uvicorn would cancel the remaining ones and log errors.
 _STOP_TIMEOUT: Final = 2
 _CANCEL_TIMEOUT: Final = 4
-# Maximum number of connections and requests at a time.
-_MAX_CONCURRENT: Final = 1000
+# Maximum number of connections at a time.
+_MAX_CONCURRENT: Final = REQUESTS.total
 # Maximum number of connections without those that wait for a request being closed.
 _MAX_WAITING: Final = 500
 # Ticks of the server, a tenth of a second each, between two looks at slow clients.
@@ -45,6 +47,23 @@ _SWEEP: Final = 5
 _MAX_LOGINS: Final = 64
 # Maximum bytes of the head of a request.
 _MAX_HEAD: Final = 64 << 10
+
+
+class _Connection(H11Protocol):
+    """A connection. Invalid requests are logged with the address of the client, at a bounded rate."""
+
+    refusals: ClassVar = Refusals()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refusals.note(self.client, "invalid HTTP")
+        super().send_400_response(msg)
+
+
+class _ServerLog(logging.Filter):
+    """Drops warnings of uvicorn about single requests: they come at any rate, and without the address of the client."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno != logging.WARNING
 
 
 class _Server(uvicorn.Server):
@@ -56,6 +75,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._slow_clients = SlowClients(_MAX_WAITING)
+        self._refusals = Refusals()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,6 +95,8 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % _SWEEP == 0:
             connections = self.server_state.connections
+            if len(connections) >= _MAX_CONCURRENT:
+                self._refusals.note(None, f"{_MAX_CONCURRENT} connections are open, the maximum")
             self._slow_clients.close([found for found in connections if isinstance(found, H11Protocol)])
         return await super().on_tick(counter)
 
@@ -92,6 +114,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO, log: LogRecords) -> No
     metrics = Metrics(
         application.cache, settings, application.deliveries, application.stream_consumers, application.shovels
     )
+    logging.getLogger("uvicorn.error").addFilter(_ServerLog())
     servers = [
         (_make_server(Console(settings, application), settings), settings.sockets),
         (_make_server(metrics, settings), settings.metrics_sockets),
@@ -120,8 +143,8 @@ async def _serve(server: uvicorn.Server, numbers: list[int]) -> None:
 def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server:
     """Return a server. Raises `SystemExit` if the certificate cannot be loaded."""
     config = uvicorn.Config(
-        application,
-        http="h11",
+        HostCheck(application, settings.hosts),
+        http=_Connection,
         ws="none",
         lifespan="off",
         loop="asyncio",

@@ -17,6 +17,7 @@ logger = logging.getLogger("leveret.http")
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = ("username", "password", "token", "refresh_token")
+_MAX_FIELDS: Final = 16
 _MAX_REFRESH_TOKEN: Final = 16 << 10
 # Why a stream of events ends: it may be that of a session that has ended.
 _ENDED: Final = "a session of the user has ended; connect again"
@@ -45,10 +46,18 @@ async def close_session(request: Request) -> Answer:
     return Answer(204, headers=(request.sign_in.close(request.headers),))
 
 
+def read_form(content: bytes) -> Row:
+    """Return the fields of a form. Raises `HttpError` (400)."""
+    try:
+        return dict(parse_qsl(content.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError:
+        raise bad_request(f"the form has more than {_MAX_FIELDS} fields, the maximum") from None
+
+
 async def _open(request: Request) -> tuple[Identity, tuple[str, str]]:
     fields: Row
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
-        fields = dict(parse_qsl(request.content.decode("utf-8", "replace"), keep_blank_values=True))
+        fields = read_form(request.content)
     else:
         fields = request.body()
     name, password, token, refresh_token = (fields.get(field, "") for field in _FIELDS)

@@ -37,6 +37,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         version: Leveret's version.
         rabbitmq_version: The RabbitMQ version to report.
         path_prefix: The prefix of all paths.
+        hosts: The names by which clients reach the API.
         cors_origins: Origins of pages that may use the API from a browser.
         max_body_size: Maximum size of a request body in bytes.
         basic_auth: Whether users may log in with passwords.
@@ -69,6 +70,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     rabbitmq_version: str
     path_prefix: str
+    hosts: list[str]
     cors_origins: list[str]
     max_body_size: int
     basic_auth: bool

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.http")
 
+# Bytes of the cookies of a request in which that of the session is looked for.
+MAX_COOKIES: Final = 4096
 _REALM: Final = ("www-authenticate", 'Basic realm="RabbitMQ Management"')
 # The console sends this header. Browsers would ask for a password if an answer had the header above.
 CONSOLE_HEADER: Final = "x-leveret-console"
@@ -63,6 +64,8 @@ class SignIn:
         # Digests of credentials that were accepted, with the time until which they are exempt from limits.
         self._accepted: OrderedDict[bytes, float] = OrderedDict()
         self._key = secrets.token_bytes(32)
+        # Checks in progress by the digest of the credentials and the address.
+        self._checks: dict[tuple[bytes, str], asyncio.Task[Row]] = {}
         # The providers that renew tokens, by issuer; renewals in progress by the ids of sessions.
         self._clients = {client.issuer: client for client in settings.oauth_clients}
         self._refreshers: dict[str, Refresher] = {}
@@ -94,6 +97,11 @@ class SignIn:
                 name, password = self._credentials(headers["authorization"])
                 return identity_of(await self._authenticate(name, password, address), password)
             if not self._cookie_of(headers):
+                if len(headers.get("cookie", "")) > MAX_COOKIES:
+                    raise _refused(
+                        f"no session in the first {MAX_COOKIES} bytes of the cookies;"
+                        " remove those of other applications on this host"
+                    )
                 raise HttpError(401)
             if changes and CONSOLE_HEADER not in headers:
                 # Another page of the same host cannot send the header without permission.
@@ -207,14 +215,30 @@ class SignIn:
             if until > time.monotonic():
                 found: Row = await self._control.call("users.authenticate", login)
             else:
-                with self._attempts.attempt(address):
-                    found = await self._logins.call("users.authenticate", login)
+                found = await self._share_check(key, login)
         except BrokerRefused:
-            self._attempts.refused(address)
             raise _refused("Login failed") from None
         self._accepted[key] = time.monotonic() + _ACCEPTED_SECONDS
         if len(self._accepted) > _MAX_ACCEPTED:
             self._accepted.popitem(last=False)
+        return found
+
+    async def _share_check(self, key: bytes, login: Row) -> Row:
+        """Check credentials. Requests with the same ones from the same address share one check."""
+        shared = (key, login["address"])
+        check = self._checks.get(shared)
+        if check is None:
+            check = self._checks[shared] = asyncio.get_running_loop().create_task(self._check(login))
+            check.add_done_callback(lambda _: self._checks.pop(shared))
+        return await asyncio.shield(check)
+
+    async def _check(self, login: Row) -> Row:
+        with self._attempts.attempt(login["address"]):
+            try:
+                found: Row = await self._logins.call("users.authenticate", login)
+            except BrokerRefused:
+                self._attempts.refused(login["address"])
+                raise
         return found
 
     def _credentials(self, authorization: str) -> tuple[str, str]:
@@ -226,24 +250,13 @@ class SignIn:
             raise HttpError(401)
         if not self._settings.basic_auth:
             raise _refused("Basic authentication is off; the setting is management.basic_auth")
-        try:
-            name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            raise HttpError(401) from None
-        if not separator:
-            raise HttpError(401)
-        return name, password
+        return read_basic(encoded.strip())
 
     # Sessions
 
     def _cookie_of(self, headers: Mapping[str, str]) -> str:
         """Return the value of the session's cookie, or ""."""
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        found = cookies.get(self._cookie)
-        return "" if found is None else found.value
+        return read_cookie(headers.get("cookie", ""), self._cookie)
 
     async def open(
         self, name: str, password: str, address: str, *, refresh_token: str = "", agent: str = ""
@@ -333,6 +346,27 @@ class SignIn:
         for session in ended:
             self._revoke_later(session)
         return len(ended)
+
+
+def read_basic(encoded: str) -> tuple[str, str]:
+    """Return the name and the password of Basic authentication. Raises `HttpError` (401)."""
+    try:
+        name, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeError):
+        raise HttpError(401) from None
+    if not separator:
+        raise HttpError(401)
+    return name, password
+
+
+def read_cookie(header: str, name: str) -> str:
+    """Return the value of a cookie in the first `MAX_COOKIES` bytes of a header, or "" if there is none."""
+    # Not by http.cookies, whose time is quadratic before Python 3.11.10 and 3.12.6 (CVE-2024-7592).
+    for cookie in header[:MAX_COOKIES].split(";"):
+        found, _, value = cookie.strip().partition("=")
+        if found == name:
+            return value
+    return ""
 
 
 def identity_of(user: Row, password: str) -> Identity:

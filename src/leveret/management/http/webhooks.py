@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 import ssl
 from collections import deque
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,6 +19,7 @@ from leveret.config import WebhookConfig
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.outbox import Delivery, Outbox
+from leveret.security.destinations import Destinations, resolve
 
 logger = logging.getLogger("leveret.http")
 
@@ -171,14 +170,10 @@ class _Receiver:
 
 
 class _AllowedNetworks(httpcore.AsyncNetworkBackend):
-    """Connects to addresses of some networks only.
-
-    It resolves the name itself and connects to the address that it checked, so that the owner of the name cannot answer
-    with one address for the check and with another one for the connection.
-    """
+    """Connects to addresses of some networks only."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [ip_network(network) for network in networks]
+        self._destinations = Destinations(networks)
         self._backend = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -189,9 +184,8 @@ class _AllowedNetworks(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-        allowed = [address for address in addresses if self._allows(address)]
+        addresses = await resolve(host, port)
+        allowed = [address for address in addresses if self._destinations.allows(address)]
         if not allowed:
             raise httpcore.ConnectError(
                 f"'{host}' is {', '.join(addresses)}; expected an address in a network of the setting"
@@ -203,11 +197,6 @@ class _AllowedNetworks(httpcore.AsyncNetworkBackend):
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await self._backend.connect_tcp(allowed[-1], port, timeout, local_address, socket_options)
-
-    def _allows(self, address: str) -> bool:
-        found = ip_address(address)
-        mapped = getattr(found, "ipv4_mapped", None)
-        return not self._networks or any((mapped or found) in network for network in self._networks)
 
 
 def _read_headers(path: str | None) -> dict[str, str]:

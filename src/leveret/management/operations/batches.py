@@ -116,7 +116,7 @@ def _check_policy(context: Context, request: policies.SetPolicy) -> None:
 async def _check_parameter(context: Context, request: parameters.SetParameter) -> None:
     await prepare(context.broker, request.component)
     _any_vhost(context, request.vhost or vhosts.DEFAULT_VHOST).parameters.check(
-        request.component, request.name, request.value
+        request.component, request.name, request.value, parameters.setter_of(context, request)
     )
 
 

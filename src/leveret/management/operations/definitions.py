@@ -101,9 +101,12 @@ def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> 
     definer.vhost.delete_exchange(name, if_unused=if_unused)
 
 
-def check_queue_binding(definer: Definer, queue: str, source: str, routing_key: str) -> None:
-    """Raise `AccessRefused` unless the definer may bind this queue to this exchange and unbind it."""
-    definer.vhost.check_bindable(source)
+def check_queue_binding(definer: Definer, queue: str, source: str, routing_key: str, default: bool = False) -> None:
+    """Raise `AccessRefused` unless the definer may bind this queue to this exchange and unbind it.
+
+    `default` allows the default exchange.
+    """
+    definer.vhost.check_bindable(source, default)
     definer.check("write", queue)
     _check_source(definer, source, routing_key)
 
@@ -116,22 +119,30 @@ def _check_source(definer: Definer, source: str, routing_key: str) -> None:
 
 
 def bind_queue(
-    definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable, encoded: bytes = b""
+    definer: Definer,
+    queue: str,
+    source: str,
+    routing_key: str,
+    arguments: FieldTable,
+    encoded: bytes = b"",
+    default: bool = False,
 ) -> Queue:
-    check_queue_binding(definer, queue, source, routing_key)
+    check_queue_binding(definer, queue, source, routing_key, default)
     vhost = definer.vhost
     vhost.exchange(source)
     found = vhost.queue(queue, definer.session)
-    vhost.bind(found, source, routing_key, arguments, encoded)
+    vhost.bind(found, source, routing_key, arguments, encoded, default)
     return found
 
 
-def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> None:
+def unbind_queue(
+    definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable, default: bool = False
+) -> None:
     """Remove a binding. Except in strict mode, a missing binding succeeds without permission for the queue."""
-    check_queue_binding(definer, queue, source, routing_key)
+    check_queue_binding(definer, queue, source, routing_key, default)
     vhost = definer.vhost
     if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):
-        vhost.unbind(vhost.queue(queue, definer.session), source, routing_key, arguments)
+        vhost.unbind(vhost.queue(queue, definer.session), source, routing_key, arguments, default)
 
 
 def check_exchange_binding(definer: Definer, destination: str, source: str, routing_key: str) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
 import msgspec
 
 from leveret.broker.errors import AccessRefused, BrokerError
+from leveret.broker.parameters import OPERATOR as SET_BY_OPERATOR
+from leveret.broker.parameters import UNKNOWN, Setter
 from leveret.management.structs import Request
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Principal(Protocol):
         actor: The user to name in the audit log.
         source: Where the request came from.
         required_role: The role that the caller needs, if roles decide what it may do; otherwise "".
+        setter: The user whom a parameter that the caller sets is stored with.
     """
 
     @property
@@ -52,6 +55,9 @@ class Principal(Protocol):
 
     @property
     def required_role(self) -> str: ...
+
+    @property
+    def setter(self) -> Setter: ...
 
     def is_operator(self) -> bool:
         """Return whether the caller may execute every operation."""
@@ -69,9 +75,10 @@ class Operator:
     user = ""
     required_role = ""
 
-    def __init__(self, actor: str = "", source: str = "control socket") -> None:
+    def __init__(self, actor: str = "", source: str = "control socket", setter: Setter = SET_BY_OPERATOR) -> None:
         self.actor = actor
         self.source = source
+        self.setter = setter
 
     def is_operator(self) -> bool:
         return True
@@ -87,6 +94,7 @@ class User:
     """Principal with the permissions of an account. `client_id` is the value of that variable in topic permissions."""
 
     required_role = ""
+    setter = UNKNOWN
 
     def __init__(self, account: Account, client_id: str = "", source: str = "") -> None:
         self.user = self.actor = account.name

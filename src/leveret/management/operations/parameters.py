@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.broker.parameters import Value, prepare
+from msgspec import UNSET, UnsetType
+
+from leveret.broker.parameters import Setter, Value, prepare
+from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, ReplyValue
 from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.operations.policies import Stored
@@ -26,9 +29,14 @@ class OneParameter(NamedInVhost, kw_only=True):
 
 
 class SetParameter(OneParameter, kw_only=True):
-    """Request to add or replace a parameter."""
+    """Request to add or replace a parameter.
+
+    Attributes:
+        user: The user with whose permissions a shovel acts; None for the caller.
+    """
 
     value: Value
+    user: str | None = None
 
     def __post_init__(self) -> None:
         check_value("value", self.value)
@@ -49,13 +57,23 @@ class GlobalParameters(Request, kw_only=True):
     prefix: str = ""
 
 
+def setter_of(context: Context, request: SetParameter) -> Setter:
+    """Return the user whom a parameter is stored with."""
+    return context.principal.setter if request.user is None else Setter(request.user)
+
+
 class ParameterInfo(Reply, kw_only=True):
-    """A parameter of a vhost."""
+    """A parameter of a vhost.
+
+    Attributes:
+        user: The user with whose permissions a shovel acts, unless that is an operator or unknown.
+    """
 
     vhost: str
     component: str
     name: str
     value: Value
+    user: str | UnsetType = UNSET
 
 
 class GlobalParameterInfo(Reply, kw_only=True):
@@ -73,7 +91,7 @@ def _json(value: Value) -> ReplyValue:
 def list_parameters(context: Context, request: Parameters) -> Iterator[ParameterInfo]:
     """List parameters, including operator policies."""
     found = [
-        ParameterInfo(vhost=vhost.name, component=component, name=name, value=_json(value))
+        _info(vhost, component, name, value)
         for vhost in context.vhosts(request.vhost)
         for component, name, value in vhost.parameters.items()
         if request.component in (None, component)
@@ -83,8 +101,13 @@ def list_parameters(context: Context, request: Parameters) -> Iterator[Parameter
 
 def show_parameter(context: Context, request: OneParameter) -> ParameterInfo:
     """Return a parameter."""
-    value = context.vhost(request.vhost).parameters.get(request.component, request.name)
-    return ParameterInfo(vhost=request.vhost, component=request.component, name=request.name, value=_json(value))
+    vhost = context.vhost(request.vhost)
+    return _info(vhost, request.component, request.name, vhost.parameters.get(request.component, request.name))
+
+
+def _info(vhost: Vhost, component: str, name: str, value: Value) -> ParameterInfo:
+    user = vhost.parameters.setter(component, name).user
+    return ParameterInfo(vhost=vhost.name, component=component, name=name, value=_json(value), user=user or UNSET)
 
 
 async def set_parameter(context: Context, request: SetParameter) -> Stored:
@@ -92,7 +115,7 @@ async def set_parameter(context: Context, request: SetParameter) -> Stored:
     await prepare(context.broker, request.component)
     applied = Applied()
     parameters = context.vhost(request.vhost).parameters
-    created = parameters.set(request.component, request.name, request.value, applied.done)
+    created = parameters.set(request.component, request.name, request.value, applied.done, setter_of(context, request))
     await applied.future
     return Stored(created=created)
 

@@ -10,8 +10,9 @@ from typing import Final
 from leveret.broker.bodies import Body
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import NOT_BASIC, Entry, Message, Overlay
 from leveret.broker.values import FieldTable, FieldValue
+from leveret.wire.amqp0.constants import FRAME_OVERHEAD
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import (
@@ -169,6 +170,46 @@ def _changed(message: Message, overlay: Overlay) -> bytes:
         except (WireError, EncodeError):
             overlay.rendered = message.header
     return overlay.rendered
+
+
+def fitting(entry: Entry, header: bytes, limit: int) -> bytes:
+    """Return a header of class basic for an entry whose rendered header exceeds `limit` bytes.
+
+    It has as many of the latest deaths as fit, otherwise no header that the broker added. b"" if it is still too long.
+    """
+    overlay = entry.overlay
+    found = b""
+    try:
+        headers: FieldTable = _properties(header).get("headers") or {}
+        previous = headers.get("x-death")
+        deaths = previous if isinstance(previous, list) else []
+        # The sizes grow with the number of deaths, so the search halves it.
+        low, high = 0, len(deaths)
+        while low < high:
+            middle = (low + high) // 2
+            latest = [_with_long_count(death) for death in deaths[:middle]]
+            shorter = overlay_header(header, {"x-death": latest or None}, False)
+            if len(shorter) <= limit:
+                found = shorter
+                low = middle + 1
+            else:
+                high = middle
+        if not found and overlay is not None and not entry.message.format & NOT_BASIC:
+            removed: FieldTable = {name: None for name, value in overlay.headers.items() if value is None}
+            found = overlay_header(entry.message.header, removed, overlay.drop_expiration)
+    except (WireError, EncodeError):
+        return b""
+    return found if len(found) <= limit else b""
+
+
+def too_long(entry: Entry, header: bytes, limit: int) -> str:
+    """Return why an entry with a rendered header that exceeds the `limit` of a connection is not sent."""
+    message = entry.message
+    size = len(header if message.format & NOT_BASIC else message.header) + FRAME_OVERHEAD
+    return (
+        f"its properties need a header frame of {size} bytes; the connection has agreed on frames of at most"
+        f" {limit + FRAME_OVERHEAD} bytes (frame-max; the setting is amqp.frame_max)"
+    )
 
 
 def _with_long_count(death: FieldValue) -> FieldValue:

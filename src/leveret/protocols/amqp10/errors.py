@@ -23,7 +23,7 @@ CONDITIONS: Final[dict[str, str]] = {
     "content-too-large": constants.LINK_MESSAGE_SIZE_EXCEEDED,
 }
 # Longer texts, which may quote the client, are truncated to fit a frame of 512 bytes.
-MAX_TEXT_LENGTH: Final = 300
+MAX_TEXT_BYTES: Final = 300
 
 
 class Refusal(Exception):
@@ -53,10 +53,10 @@ class ConnectionRefused(Refusal):
 
 def make_error(condition: str, text: str, info: Table | None = None) -> Error:
     # Names from 0-9-1 may contain bytes that are not valid UTF-8.
-    description = text.encode("utf-8", "replace").decode("utf-8")
-    if len(description) > MAX_TEXT_LENGTH:
-        description = description[: MAX_TEXT_LENGTH - 3] + "..."
-    return Error(condition, description, info)
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) > MAX_TEXT_BYTES:
+        encoded = encoded[: MAX_TEXT_BYTES - 3] + b"..."
+    return Error(condition, encoded.decode("utf-8", "ignore"), info)
 
 
 def condition_of(error: BrokerError) -> str:

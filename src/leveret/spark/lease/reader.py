@@ -7,7 +7,6 @@ same messages. Acquiring the lease fences earlier owners.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,13 @@ from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 from leveret.spark.lease.fetch import LeaseSlice, read_slice
 from leveret.spark.options import Settings
-from leveret.spark.read_limits import read_limit
+from leveret.spark.read_limits import default_tasks, read_limit
 from leveret.spark.task_input import InTask
 
 logger = logging.getLogger("leveret.spark")
 
 # Limit of a batch if no option sets one.
 MAX_MESSAGES_PER_BATCH: Final = 10_000_000
-# Messages per task, unless minPartitions is set.
-MESSAGES_PER_TASK: Final = 50_000
 # Version of the checkpoint offsets.
 VERSION: Final = 1
 
@@ -300,7 +297,7 @@ class LeaseReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _slices(count: int, wanted: int | None, max_records: int | None) -> Iterator[tuple[int, int]]:
     """Yield (first index, size) of the slices of a batch."""
-    tasks = wanted or min(os.cpu_count() or 1, -(-count // MESSAGES_PER_TASK))
+    tasks = wanted or default_tasks(count)
     tasks = max(min(tasks, count), 1 if max_records is None else -(-count // max_records))
     for task in range(tasks):
         first, stop = count * task // tasks, count * (task + 1) // tasks

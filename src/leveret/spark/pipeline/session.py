@@ -25,12 +25,14 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# For a local master: the driver is only reachable from this machine, and there are few tasks.
+# For a local master: the driver is only reachable from this machine.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
+
+# For a local master, the default is the number of its task slots.
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 # Types of Spark settings.
 SettingValue: TypeAlias = str | int | float | bool
@@ -81,7 +83,10 @@ def make_session(
             f"Spark does not start with master {master!r}: {reason} (it needs Java 17, set JAVA_HOME)"
         ) from None
     if local:
-        select_python(session.sparkContext)
+        context = session.sparkContext
+        select_python(context)
+        if _SHUFFLE_PARTITIONS not in (conf or {}):
+            session.conf.set(_SHUFFLE_PARTITIONS, context.defaultParallelism)
     register(session)
     return session
 
@@ -89,5 +94,7 @@ def make_session(
 def register(spark: SparkSession) -> None:
     """Register the data source, which Spark does not discover if this package is in a zip file."""
     from leveret.spark.data_source import AmqpDataSource
+    from leveret.spark.read_limits import pass_parallelism
 
+    pass_parallelism(spark.sparkContext)
     spark.dataSource.register(AmqpDataSource)

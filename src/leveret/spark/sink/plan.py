@@ -67,9 +67,6 @@ def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
             "option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch, "
             "because Spark does not identify repeated writes"
         )
-    for name, text, max_length in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
-        if text is not None and len(text) > max_length:
-            raise OptionError(f"option {name}: {text[:20]!r}... has {len(text)} characters; expected at most {max_length}")
     for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
         if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
             raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")

@@ -1,12 +1,11 @@
 """Plans tasks for ranges of offsets: a task is a list of slices, each a range of one stream with its segments.
 
-Planning a task costs Spark about 50 ms, so small batches are one task, whatever their streams. Large ones are cut into
-parts of about equal size, at boundaries of row groups if possible, so that no row group is decoded twice.
+Small batches are one task, whatever their streams. Large ones are cut into parts of about equal size, at boundaries of row
+groups if possible, so that no row group is decoded twice.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -15,10 +14,9 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from leveret.segments.manifest import Segment
+from leveret.spark.read_limits import default_tasks
 from leveret.spark.source.file_pins import FilePin, PinnedRange
 
-# Messages per task, unless minPartitions is set.
-MESSAGES_PER_TASK: Final = 50_000
 # A cut is moved to a boundary of row groups within this share of a task.
 CUT_TOLERANCE: Final = 0.2
 
@@ -83,7 +81,7 @@ def plan(
     total = sum(part.count for part in pieces)
     if not total:
         return []
-    wanted = min_partitions or min(os.cpu_count() or 1, -(-total // MESSAGES_PER_TASK))
+    wanted = min_partitions or default_tasks(total, sum(part.topic != part.stream for part in pieces))
     wanted = min(max(wanted, 1 if max_records is None else -(-total // max_records)), total)
     share = -(-total // wanted)
     slack = total if max_records is None else max_records - share

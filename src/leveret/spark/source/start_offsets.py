@@ -61,7 +61,8 @@ def _shown(time: int) -> str:
 def _offset_at(option: str, time: int, settings: Settings, control: ControlClient, info: StreamInfo) -> int:
     """Return the offset of the first message appended at a time or later, or the next offset if there is none."""
     try:
-        reply = control.request("stream.locate", stream=info.name, timestamp=time)
+        # The control protocol has no times before 1970, which are before all messages.
+        reply = control.request("stream.locate", stream=info.name, timestamp=max(time, 0))
     except RequestRefused as error:
         raise OptionError(f"option {option}: {error.message}") from None
     # The broker knows the times of commits and of segments, and messages have times between these.

@@ -133,7 +133,9 @@ class StreamReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(available):
                 return self._remember(begin).to_json()
-            backlogs = apply_limits(backlogs, self.settings.max_messages_per_trigger, self.settings.max_bytes_per_trigger)
+            settings = self.settings
+            read = sum(place.next for place in begin.streams.values())
+            backlogs = apply_limits(backlogs, settings.max_messages_per_trigger, settings.max_bytes_per_trigger, turn=read)
         for backlog in backlogs:
             self._advance(end, backlog)
         self._triggered = time.monotonic()

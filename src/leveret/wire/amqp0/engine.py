@@ -736,7 +736,7 @@ class Engine(Machine):
         """
         number = channel.number
         available = len(data)
-        limit = self._limit
+        limit = self.payload_max
         if available - pos >= HEADER_MIN_SIZE + FRAME_OVERHEAD:
             frame_type: int
             frame_number: int
@@ -962,6 +962,17 @@ class Engine(Machine):
             method_id = spec.method_id
         if len(header) < HEADER_MIN_SIZE:
             self._fail(out, number, SYNTAX_ERROR, "the content header is too short", method_class, method_id)
+            return
+        if self._is_server and len(header) > self.payload_max:
+            # Without the slack of other frames: a consumer with the same limit must be able to receive it.
+            self._fail(
+                out,
+                number,
+                FRAME_ERROR,
+                f"a header frame of {len(header) + FRAME_OVERHEAD} bytes exceeds the frame-max of {self.frame_max}",
+                method_class,
+                method_id,
+            )
             return
         class_id: int
         weight: int

@@ -466,9 +466,11 @@ class Machine(Output):
         """Send any method with content.
 
         `header` is the payload of the header frame, and must contain the size of the body. Methods are dropped, and errors
-        raised, as by `send`.
+        raised, as by `send`; EncodeError also for a header that exceeds a frame.
         """
         spec = self._sendable(name, True)
+        if len(header) > self.payload_max:
+            raise EncodeError(f"a content header of {len(header)} bytes exceeds the maximum of a frame, {self.payload_max}")
         if self.state >= states.FAILED or not self.is_open(channel):
             return
         self._send_method(channel, spec, arguments, 0)

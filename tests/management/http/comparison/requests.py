@@ -656,11 +656,6 @@ ADMINISTRATION: Final = [
     Call("PUT", "/policies/other/new", {"pattern": "^x", "definition": {"max-length": -1}}),
     Call("PUT", "/policies/other/new", {"pattern": "^x", "definition": {"unknown": 1}}),
     Call("PUT", "/policies/other/new", {"pattern": "^x", "definition": {"ha-mode": "all"}}),
-    Call(
-        "PUT",
-        "/policies/other/new",
-        {"pattern": "^x", "definition": {"federation-upstream-set": "all"}, "apply-to": "exchanges"},
-    ),
     Call("PUT", "/policies/other/new", {"pattern": "^x", "definition": {"max-length": 1}}, user="maker"),
     Call("PUT", "/policies/other/new", {"pattern": "^x", "definition": {"max-length": 1}}, user="manager"),
     Call("PUT", "/policies/hidden/new", {"pattern": "^x", "definition": {"max-length": 1}}, user="maker"),

@@ -328,6 +328,31 @@ def test_a_large_message_is_sent_in_frames_within_the_window(site: Site) -> None
     assert body_of(b"".join(frame.payload for frame in frames)) == content
 
 
+def test_headers_larger_than_a_frame_are_split(site: Site) -> None:
+    channel = site.channel()
+    channel.declare()
+    channel.publish(headers={"long": "x" * 20_000})
+    channel.run()
+    client = Client(site)
+    client.open(max_frame_size=512)
+    receiver = client.begin().receiver()
+    receiver.flow(10)
+    frames = receiver.deliveries()
+    assert all(len(frame.payload) < 512 for frame in frames)
+    assert b"x" * 20_000 in b"".join(frame.payload for frame in frames)
+
+
+def test_errors_fit_the_smallest_frame_in_any_script(site: Site) -> None:
+    client = Client(site)
+    client.open(max_frame_size=512)
+    session = client.begin()
+    attach = session.attach("r", True, source=Source("/exchanges/" + "%E2%82%AC" * 160), target=Target("here"))
+    assert attach is not None
+    detach = client.take(Detach)
+    assert detach.error is not None and detach.error.description is not None
+    assert len(detach.error.description.encode()) <= 300 and detach.error.description.endswith("...")
+
+
 def test_a_body_out_of_memory(site: Site) -> None:
     pytest.importorskip("leveret.storage.spool")
     client = connect(site)

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
+from leveret.broker.errors import Undelivered
 from leveret.broker.message import Entry, expires_at
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
 from leveret.broker.queues.loading import make_entry
@@ -195,7 +196,10 @@ class Browser:
         watch = self.queue.watch
         if watch is not None:
             watch.delivered(entry, consumer, True)
-        consumer.deliver(copy)
+        try:
+            consumer.deliver(copy)
+        except Undelivered:
+            return False  # it has left
         return True
 
     def _deliver_batch(self, empty: bool = False) -> None:

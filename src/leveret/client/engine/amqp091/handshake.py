@@ -48,7 +48,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
     offered = start.arguments["mechanisms"].split()
     login = Login(parameters)
     mechanism = login.mechanism
-    if mechanism not in offered:
+    if not parameters.may_use(offered):
         raise AuthenticationFailed(
             f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; set the option"
             " mechanism to one of them",

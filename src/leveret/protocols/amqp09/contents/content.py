@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leveret.broker.bodies import Body
 from leveret.broker.broker import HeaderReader
+from leveret.broker.errors import Undelivered
 from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message, expires_at
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
@@ -51,6 +52,22 @@ def as_class(entry: Entry, kind: int) -> Message:
         header = content.header_of(entry)
     due = expires_at(entry)
     return _with_header(message, from_basic(header, kind, message.size, -(-due // 1000) if due > AT_ONCE else 0))
+
+
+def fitting(entry: Entry, kind: int, limit: int) -> Message:
+    """Return the message as `as_class` does, without the headers of its overlay if its header exceeds `limit` bytes.
+
+    Raises:
+        Undelivered: the header is still too long.
+    """
+    message = as_class(entry, kind)
+    if len(message.header) > limit:
+        if entry.overlay is not None:
+            added: FieldTable = dict.fromkeys([*entry.overlay.headers, offsets.NAME])
+            message = _with_header(message, with_headers(message.header, added, False))
+        if len(message.header) > limit:
+            raise Undelivered(entry, content.too_long(entry, message.header, limit))
+    return message
 
 
 def _with_header(message: Message, header: bytes) -> Message:

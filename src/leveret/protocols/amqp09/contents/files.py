@@ -23,7 +23,7 @@ from leveret.broker.uploads import Upload
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.consumers import ClassConsumer
 from leveret.protocols.amqp09.contents.bodies import Incoming, tail
-from leveret.protocols.amqp09.contents.content import address_of, as_class
+from leveret.protocols.amqp09.contents.content import address_of, fitting
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import ContentMethod
 
@@ -91,7 +91,7 @@ class Open:
         self.consumer = consumer
         self.entry = entry
         self.identifier = identifier
-        self.message = as_class(entry, FILE)
+        self.message = fitting(entry, FILE, consumer.on_channel.connection.engine.payload_max)
 
 
 class _Overflow(Timed):

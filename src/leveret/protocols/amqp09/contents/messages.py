@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, NotAllowed, PreconditionFailed
-from leveret.broker.message import Entry
+from leveret.broker.message import Entry, Message
 from leveret.broker.uploads import Upload
 from leveret.protocols.amqp09.contents.answers import Answers
 from leveret.protocols.amqp09.contents.bodies import tail
-from leveret.protocols.amqp09.contents.content import as_class
+from leveret.protocols.amqp09.contents.content import address_of, fitting
 from leveret.protocols.amqp09.contents.references import MAX_NAME_BYTES, Reference, leave
 from leveret.protocols.amqp09.contents.transfers import (
     BODY_OVERHEAD,
     BY_REFERENCE,
     INLINE,
+    TRANSFER_OVERHEAD,
     Appending,
     Resumed,
     Transfer,
     body_field,
     encode,
-    without_headers,
 )
 from leveret.wire.amqp0.classes import MESSAGE
 
@@ -47,7 +47,6 @@ class Messages:
         unanswered: transfers that the client must answer, in the order in which they were sent. Those of consumers and gets
             without acknowledgement need no answer.
         incomplete: number of deliveries that have not been sent completely. They are not in the channel's `unacked`.
-        answered: transfers answered in the open transaction.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -58,7 +57,6 @@ class Messages:
         self.resuming: deque[Resumed] = deque()
         self.unanswered: deque[Transfer] = deque()
         self.incomplete = 0
-        self.answered: list[Transfer] = []
 
     # From the client
 
@@ -95,6 +93,15 @@ class Messages:
 
     # To the client
 
+    def fitting(self, entry: Entry, destination: str) -> Message:
+        """Return the message of an entry for a transfer to a destination.
+
+        Raises:
+            Undelivered: the fields of the transfer do not fit a frame.
+        """
+        around = TRANSFER_OVERHEAD + len(destination.encode("utf-8", "surrogateescape")) + len(address_of(entry))
+        return fitting(entry, MESSAGE, self.channel.connection.engine.method_max - around)
+
     def deliver(self, entry: Entry, destination: str, acknowledged: bool, resumes: bool = False) -> None:
         """Transfer a message to a destination of the client.
 
@@ -103,21 +110,22 @@ class Messages:
             destination: the client's destination.
             acknowledged: whether the client must answer.
             resumes: whether to ask the client first for its checkpoint of a large message.
+
+        Raises:
+            Undelivered: the fields of the transfer do not fit a frame.
         """
         channel = self.channel
         connection = channel.connection
         engine = connection.engine
-        message = as_class(entry, MESSAGE)
-        header = message.header
-        start = encode(entry, header, destination)
+        message = self.fitting(entry, destination)
+        start = encode(entry, message.header, destination)
+        if acknowledged:
+            channel.unacked.count(entry)
         tag = channel.unacked.new_tag()
         reference = f"{channel.number}.{tag}"
         # Qpid's transfers have one more byte after the body: `mandatory`.
         end = b"\0" if engine.uses_requests else b""
         room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
-        if len(reference) > room:
-            start = encode(entry, without_headers(header, message.size), destination)
-            room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
         transfer = Transfer(tag, entry) if acknowledged else None
         if transfer is not None:
             self.incomplete += 1
@@ -217,8 +225,6 @@ class Messages:
         unanswered.extendleft(reversed(skipped))
         if not settled and not first:
             raise CommandInvalid(f"{answer}: no transfer is unanswered")
-        if channel.transacted:
-            self.answered.extend(settled)
         return [transfer.tag for transfer in settled]
 
     # The channel
@@ -255,7 +261,7 @@ class Messages:
         self.unanswered.clear()
 
     def transaction_ended(self, committed: bool) -> None:
-        """Handle the end of a transaction. After a rollback, the client must answer its transfers again."""
+        """Handle the end of a transaction."""
         pending = self.pending
         self.pending = []
         for staged in pending:
@@ -264,9 +270,6 @@ class Messages:
             else:
                 staged.unclaim()
                 leave(staged)
-        if not committed:
-            self.unanswered.extendleft(reversed(self.answered))
-        self.answered = []
 
     def close(self) -> None:
         """Handle the end of the channel: keep uploads that have a checkpoint."""

@@ -16,7 +16,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed, Timers
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.consumers import ClassConsumer
-from leveret.protocols.amqp09.contents.content import address_of, as_class
+from leveret.protocols.amqp09.contents.content import address_of, fitting
 from leveret.wire.amqp0.classes import STREAM
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class StreamConsumer(ClassConsumer):
 
     def deliver(self, entry: Entry) -> None:
         channel = self.streaming
+        message = fitting(entry, STREAM, channel.connection.engine.payload_max)
         tag = channel.unacked.new_tag()
-        message = as_class(entry, STREAM)
         exchange, _ = split_address(address_of(entry))
         channel.send_content(
             "stream.deliver",

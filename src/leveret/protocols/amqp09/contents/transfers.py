@@ -14,7 +14,7 @@ from leveret.broker.message import Entry, Message
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.consumers import ClassConsumer
 from leveret.protocols.amqp091.connection.outgoing import Sending
-from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
+from leveret.wire.amqp0.classes import MESSAGE
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ _FIXED: Final = 12
 _BEFORE_ADDRESS: Final = _FIXED + 26
 # Overhead of the body of a transfer, in bytes.
 BODY_OVERHEAD: Final = 5
+# Maximum overhead of a transfer by reference beside its header, destination and address: what `encode` adds, the body
+# field, the name of the reference (a channel and a delivery tag), and Qpid's `mandatory`.
+TRANSFER_OVERHEAD: Final = 8 - _FIXED + BODY_OVERHEAD + 26 + 1
 # Overhead of a `message.append` in bytes, without the name of the reference.
 APPEND_OVERHEAD: Final = 12
 
@@ -78,8 +81,6 @@ class MessageConsumer(ClassConsumer):
         return len(self.messages.resuming) < MAX_RESUMING and super().has_credit_for(size)
 
     def deliver(self, entry: Entry) -> None:
-        if not self.no_ack:
-            self.deliveries.count(entry)
         self.messages.deliver(entry, self.destination, not self.no_ack, self.resumes)
 
 
@@ -145,14 +146,6 @@ def encode(entry: Entry, header: bytes, destination: str) -> bytes:
 def body_field(kind: bytes, encoded: bytes) -> bytes:
     """Return the body field of a transfer: the bytes inline, or the name of a reference."""
     return kind + _SIZE(len(encoded)) + encoded
-
-
-def without_headers(header: bytes, size: int) -> bytes:
-    """Return a header that does not fit a frame without its application headers and security token."""
-    arguments = decode_transfer(header)
-    arguments["application_headers"] = {}
-    arguments["security_token"] = b""
-    return encode_transfer(size, arguments)
 
 
 class Appending(Sending):

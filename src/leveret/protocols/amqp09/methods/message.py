@@ -15,6 +15,7 @@ from leveret.broker.errors import (
     NotAllowed,
     PreconditionFailed,
     SyntaxInvalid,
+    Undelivered,
 )
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
@@ -34,6 +35,7 @@ from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.amqp091.methods import basic as basic091
+from leveret.protocols.amqp091.methods.basic import MAX_TAKEN_BACK
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
 from leveret.wire.amqp0.values import Arguments
 
@@ -222,15 +224,25 @@ class _Get(Waiting):
         """Reply and transfer the message. Return False if it must be read from disk first."""
         channel = self.channel
         queue = self.queue
-        entry = queue.get(self.no_ack, MESSAGE, channel.scope)
+        entry = None
+        taken_back = 0
+        while taken_back < MAX_TAKEN_BACK:
+            entry = queue.get(self.no_ack, MESSAGE, channel.scope)
+            if entry is None:
+                break
+            try:
+                channel.messages.fitting(entry, self.destination)
+                break
+            except Undelivered as undelivered:
+                queue.take_back(undelivered, channel.scope)
+                entry = None
+                taken_back += 1
         if entry is None:
-            if queue.paging.must_load(MESSAGE, channel.scope):
+            if taken_back < MAX_TAKEN_BACK and queue.paging.must_load(MESSAGE, channel.scope):
                 return False
             channel.messages.answers.add(Answer("message.empty", {}, channel.request))
             return True
         trace_get(queue, entry, channel.client)
-        if not self.no_ack:
-            channel.unacked.count(entry)
         channel.messages.answers.ok()
         channel.messages.deliver(entry, self.destination, not self.no_ack)
         return True

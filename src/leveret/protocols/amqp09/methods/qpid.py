@@ -87,8 +87,10 @@ def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key:
     if not exchange.name and not arguments:
         # The default exchange binds every queue by its name.
         if queue is not None:
-            return routing_key in ("", queue.name)
-        return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
+            if routing_key in ("", queue.name):
+                return True
+        elif channel.vhost.find_queue(routing_key) is not None if routing_key else channel.vhost.queues:
+            return True
     if queue is not None:
         return any(_matches(binding, routing_key, arguments) for binding in exchange.bindings_to(queue))
     return any(

@@ -117,10 +117,10 @@ def bind(
             raise NotAllowed(f"exchange '{exchange}' in vhost '{channel.vhost.name}' is internal")
         if found.durable and not source.durable:
             raise NotAllowed(f"queue '{name}' in vhost '{channel.vhost.name}' is durable and exchange '{exchange}' is not")
-        if exchange:
-            definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments, encoded_fields(arguments))
-        elif routing_key != name:
-            raise NotAllowed("a queue is bound to the default exchange by its own name only")
+        if exchange or routing_key != name:  # every queue is bound to the default exchange by its name
+            definitions.bind_queue(
+                channel.connection, name, exchange, routing_key, arguments, encoded_fields(arguments), True
+            )
     except BrokerError as error:
         error.closes_connection = channel.vhost.strict
         raise
@@ -136,13 +136,14 @@ def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key
     vhost = channel.vhost
     find(channel, name)
     vhost.exchange(exchange)
-    definitions.check_queue_binding(channel.connection, name, exchange, routing_key)
+    is_own = not exchange and routing_key == name
+    definitions.check_queue_binding(channel.connection, name, exchange, routing_key, not is_own)
     if not vhost.is_bound(name, exchange, routing_key, arguments):
         raise NotFound(
             f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost '{vhost.name}'",
             closes_connection=True,
         )
-    definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
+    definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments, True)
     reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
 
 

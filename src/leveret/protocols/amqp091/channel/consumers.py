@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Client, Consumer
+from leveret.broker.errors import Undelivered
 from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.vhost_session import QUANTUM
+from leveret.wire.amqp0.constants import FRAME_ERROR
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
@@ -116,9 +119,9 @@ class ChannelConsumer(Consumer):
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
-        tag = self.deliveries.new_tag() if self.no_ack else self.deliveries.add(entry)
         message = entry.message
         connection = channel.connection
+        engine = connection.engine
         overlay = entry.overlay
         address = message.address
         header = message.header
@@ -132,13 +135,17 @@ class ChannelConsumer(Consumer):
             header = content.header_of(entry)
         if overlay is not None and overlay.address is not None:
             address = overlay.address
+        if len(header) > engine.payload_max:
+            shorter = content.fitting(entry, header, engine.payload_max)
+            if not shorter:
+                raise self.undelivered(entry, header)
+            header = shorter
+        tag = self.deliveries.new_tag() if self.no_ack else self.deliveries.add(entry)
         if message.size > connection.max_encoded:
-            connection.engine.send_deliver(
-                channel.number, self.tag_bytes, tag, redelivered, address, header, [], message.size
-            )
+            engine.send_deliver(channel.number, self.tag_bytes, tag, redelivered, address, header, [], message.size)
             connection.send_body(channel.number, message)
             return
-        connection.engine.send_deliver(
+        engine.send_deliver(
             channel.number,
             self.tag_bytes,
             tag,
@@ -150,6 +157,25 @@ class ChannelConsumer(Consumer):
         )
         if not connection.dirty:
             connection.mark()
+
+    def undelivered(self, entry: Entry, header: bytes) -> Undelivered:
+        """Return the error for an entry with a header that exceeds a frame.
+
+        A consumer of copies, which no other one replaces, loses its connection, so that it misses no message unnoticed.
+        """
+        connection = self.on_channel.connection
+        text = content.too_long(entry, header, connection.engine.payload_max)
+        if (self.apart or self.queue.replayable) and not self.left:
+            self.leave()
+            connection.peer.call_soon(
+                partial(self._end_connection, f"a message of queue '{self.queue.name}' cannot be sent: {text}")
+            )
+        return Undelivered(entry, text)
+
+    def _end_connection(self, text: str) -> None:
+        connection = self.on_channel.connection
+        connection.close(FRAME_ERROR, text)
+        connection.broker.end_turn()
 
     def queue_deleted(self) -> None:
         self.on_channel.consumer_cancelled(self)

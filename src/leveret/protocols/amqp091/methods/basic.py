@@ -11,7 +11,14 @@ from typing import Final
 from leveret.broker import settlement
 from leveret.broker.arguments import BROWSE, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
-from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
+from leveret.broker.errors import (
+    AccessRefused,
+    NotAllowed,
+    NotImplementedByBroker,
+    PreconditionFailed,
+    ResourceError,
+    Undelivered,
+)
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import NOT_BASIC
 from leveret.broker.queues import capabilities
@@ -31,6 +38,8 @@ from leveret.protocols.convert import to_amqp0
 # two.
 MAX_COUNTED: int = 100_000  # not Final: tests lower it
 COUNTED_SHIFT: Final = 4
+# Maximum number of messages with headers that exceed a frame which one basic.get passes before it finds the queue empty.
+MAX_TAKEN_BACK: Final = 16
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
@@ -217,10 +226,32 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
     """Send get-ok or get-empty. Return False if the message must be read from disk first."""
     scope = channel.scope
-    entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
+    limit = connection.engine.payload_max
+    entry = None
+    taken_back = 0
+    while taken_back < MAX_TAKEN_BACK:
+        entry = queue.get(no_ack, kind, scope)
+        if entry is None:
+            break
+        message = entry.message
+        header = message.header
+        if message.format & NOT_BASIC:
+            message = to_amqp0.convert(entry)
+            header = message.header
+        elif entry.overlay is not None:
+            header = content.header_of(entry)
+        if len(header) <= limit:
+            break
+        shorter = content.fitting(entry, header, limit)
+        if shorter:
+            header = shorter
+            break
+        queue.take_back(Undelivered(entry, content.too_long(entry, header, limit)), scope)
+        entry = None
+        taken_back += 1
     if entry is None:
-        if not queue.deleted and queue.paging.must_load(kind, scope):
+        if taken_back < MAX_TAKEN_BACK and not queue.deleted and queue.paging.must_load(kind, scope):
             return False
         queue.counters.count_empty_get()
         channel.count_get(None, no_ack)
@@ -231,17 +262,10 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
     trace_get(queue, entry, channel.client)
     unacked = channel.unacked
     tag = unacked.new_tag()
-    message = entry.message
     if not no_ack:
         unacked.count(entry)
         unacked.put(tag, entry)
     overlay = entry.overlay
-    header = message.header
-    if message.format & NOT_BASIC:
-        message = to_amqp0.convert(entry)
-        header = message.header
-    elif overlay is not None:
-        header = content.header_of(entry)
     exchange = message.exchange
     routing_key = message.routing_key
     if overlay is not None and overlay.address is not None:

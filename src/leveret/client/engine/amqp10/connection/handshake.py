@@ -90,7 +90,7 @@ def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedur
             raise _failed(parameters, "the server did not offer mechanisms")
         login = Login(parameters)
         mechanism = login.mechanism
-        if mechanism not in offered.sasl_server_mechanisms:
+        if not parameters.may_use(offered.sasl_server_mechanisms):
             raise _failed(
                 parameters,
                 f"the server offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"

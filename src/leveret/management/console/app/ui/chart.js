@@ -91,12 +91,22 @@ function points(id, object, series, [age], kept) {
   return fromSeen(id, object, series, details, age);
 }
 
-function fromKept({ samples, step }, series) {
+function fromKept({ samples: known, step }, series) {
+  const samples = withIdle(known, 1000 * step);
   const valueOf = (sample, { kind, kept }) => {
     const sum = kept.reduce((total, name) => total + sample[name], 0);
-    return kind === "gauge" ? sum : sum / step;
+    return kind === "gauge" ? sum : sample.idle ? 0 : sum / step;
   };
   return [samples.map(({ timestamp }) => timestamp / 1000), ...series.map((item) => samples.map((sample) => valueOf(sample, item)))];
+}
+
+/** Returns samples with those of the periods without messages, which the history omits. */
+function withIdle(samples, step) {
+  const end = Date.now() - 2 * step;
+  return samples.flatMap((sample, index) => {
+    const missing = Math.ceil(((samples[index + 1]?.timestamp ?? end) - sample.timestamp) / step) - 1;
+    return [sample, ...Array.from({ length: Math.max(missing, 0) }, (_, at) => ({ ...sample, timestamp: sample.timestamp + (at + 1) * step, idle: true }))];
+  });
 }
 
 function fromSamples(details, series) {
@@ -292,6 +302,6 @@ export const MESSAGE_SERIES = [
 
 export const RATE_SERIES = [
   { key: "message_stats.publish", label: "Publish", color: "publish", kind: "rate", kept: ["publish"] },
-  { key: "message_stats.deliver_get", label: "Deliver", color: "deliver", kind: "rate", kept: ["deliver", "deliver_no_ack", "get"] },
+  { key: "message_stats.deliver_get", label: "Deliver", color: "deliver", kind: "rate", kept: ["deliver", "deliver_no_ack", "get", "get_no_ack"] },
   { key: "message_stats.ack", label: "Ack", color: "ack", kind: "rate", kept: ["ack"] },
 ];
