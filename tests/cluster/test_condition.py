@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from leveret.cluster.condition import Database, Prepared, Slot, findings, is_isolated, state_of, status_of, unreached
+from leveret.cluster.nodes import NodeShards
 from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
+from leveret.config import Config
+from leveret.config.model import ClusterConfig
 from leveret.management.operations.cluster import Standby
 from leveret.management.operations.nodes import GONE, LIVE
+from leveret.management.operations.shards import READY
+from leveret.storage.salvage import NOTHING_LOST
 
 NODE = NodeRow("a", "1", "a:1", "0.3.0", 1, draining=False, live=True, clock=0.01, format=1)
 STANDBY = Standby(name="second", state="streaming", sync="quorum", lag=0)
@@ -176,3 +183,13 @@ def test_a_node_whose_look_is_late_is_not_gone_as_long_as_its_shards_live() -> N
     assert [check for check, _, _ in faults(gone, needed=(0, 1, 2))] == ["nodes", "shards"]
     for view, state in ((watch, LIVE), (gone, GONE)):
         assert [state_of(view, node) for node in view.nodes.values()] == [LIVE, state]
+
+
+def test_a_shard_is_ready_as_long_as_its_owner_is_not_gone() -> None:
+    directory: Any = SimpleNamespace(name="a")
+    config = Config(cluster=ClusterConfig(shards=2))
+    shard = NodeShards(config, "", NOTHING_LOST, directory, stop_timeout=1.0).all[1]
+    for is_gone, state in ((False, READY), (True, "restarting"), (False, READY)):
+        shard.note_owner(OwnerRow(1, node="b"), REPLACED(NODE, name="b"), "a", is_gone=is_gone)
+        assert (shard.state, shard.node) == (state, "b")
+        assert bool(shard.unavailable) == is_gone

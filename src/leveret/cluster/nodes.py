@@ -207,8 +207,8 @@ class NodeShard(Shard):
                 self._nodes.leave_to_others(self)
         self._shards.changed()
 
-    def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
-        """Note the row that a look has found, and the owner unless that is gone."""
+    def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str, *, is_gone: bool) -> None:
+        """Note the owner that a look has found, and whether it is gone."""
         self.epoch, self.takeovers = row.epoch, row.takeovers
         self.takeover_age, self.takeover_seconds = row.lost_ago, row.outage
         self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
@@ -219,7 +219,9 @@ class NodeShard(Shard):
                 self._end_by = time.monotonic() + _END_TIMEOUT
             return
         if self.owner is None or row.node == own:
-            self._set_state(IDLE if row.node is None else RESTARTING)
+            self._set_state(RESTARTING if row.node == own else IDLE)
+        elif is_gone:
+            self._set_state(RESTARTING)
         else:
             self.pid = -row.epoch  # connections to a former owner's control socket are not used again
             self._set_state(READY)
@@ -628,7 +630,8 @@ class NodeShards(Shards):
         if row is None:
             return
         before = shard.owner
-        shard.note_owner(row, self.watch.nodes.get(self.watch.owner_of(shard.number) or ""), self.name)
+        node = None if row.node is None else self.watch.nodes.get(row.node)
+        shard.note_owner(row, node, self.name, is_gone=self.watch.owner_of(shard.number) is None)
         if before != shard.owner:
             self.client.close_relays(shard.number, "" if shard.owner is None else shard.owner.name)
 

@@ -113,6 +113,7 @@ class ConnectionInfo(Reply, kw_only=True):
     Attributes:
         name: `CLIENT -> BROKER`, or `CLIENT via PROXY -> BROKER` if a proxy has named the client, each with its port.
         websocket_path: The path of the WebSocket that carries the connection; "" without one.
+        container_id: The container of an AMQP 1.0 client; "" over the other protocols.
     """
 
     number: int
@@ -133,6 +134,7 @@ class ConnectionInfo(Reply, kw_only=True):
     connected_at: int = 0
     reads: int = 0
     writes: int = 0
+    container_id: str = ""
 
 
 class ChannelInfo(Reply, kw_only=True):
@@ -140,6 +142,8 @@ class ChannelInfo(Reply, kw_only=True):
 
     Attributes:
         prefetch: The limit of unacked deliveries of the channel. `consumer_prefetch` is that of new consumers.
+        published: Publishes, without those of an open transaction or one that was rolled back.
+        uncommitted: Publishes of the open transaction. `uncommitted_acks` are its settlements.
         delivered: Deliveries and replies to basic.get.
         returned: Messages without a queue that were returned; `dropped` counts the others.
     """
@@ -155,6 +159,8 @@ class ChannelInfo(Reply, kw_only=True):
     unconfirmed: int
     mode: str
     state: str
+    uncommitted: int = 0
+    uncommitted_acks: int = 0
     confirmed: int = 0
     delivered: int = 0
     delivered_no_ack: int = 0

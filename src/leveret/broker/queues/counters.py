@@ -163,14 +163,8 @@ class QueueCounters:
 
     # Settlement
 
-    def count_settled(self, size: int) -> None:
-        """Count an acquired entry of `size` bytes that was accepted."""
-        self.unacked -= 1
-        self.unacked_bytes -= size
-        self.acked += 1
-
     def count_accepted(self, entries: int) -> None:
-        """Count entries that were accepted."""
+        """Count entries that were accepted, after `count_returned` if they were acquired."""
         self.acked += entries
 
     def count_settled_no_ack(self) -> None:

@@ -15,6 +15,7 @@ from leveret.management.http.objects import (
     CONNECTION_STATISTICS,
     CachedChannel,
     CachedConnection,
+    idle_since,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import GARBAGE_COLLECTION, MESSAGE_STATS, message_stats, with_rates
@@ -62,6 +63,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "channels": item["channels"],
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
+        "container_id": item.get("container_id", ""),  # other nodes may have an earlier version
         "frame_max": item["frame_max"],
         "garbage_collection": GARBAGE_COLLECTION,
         "host": host,
@@ -111,19 +113,22 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
-def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates | None = None) -> Row:
+def channel_row(
+    channel: CachedChannel, connections: dict[int, Row], node: str, tick: int, rates: Rates | None = None
+) -> Row:
     """Return a channel."""
+    item = channel.item
     return {
-        "acks_uncommitted": 0,
+        "acks_uncommitted": item["uncommitted_acks"],
         "confirm": item["mode"] == "confirm",
         "connection_details": peer_of(connections.get(item["connection"])),
         "consumer_count": item["consumers"],
         "garbage_collection": GARBAGE_COLLECTION,
         "global_prefetch_count": item["prefetch"],
-        "idle_since": None,
+        "idle_since": idle_since(channel.changed_at, tick),
         "message_stats": message_stats(_stats(item), rates, _CHANNEL_STATS),
         "messages_unacknowledged": item["unacked"],
-        "messages_uncommitted": 0,
+        "messages_uncommitted": item["uncommitted"],
         "messages_unconfirmed": item["unconfirmed"],
         "name": _name_of(item, connections),
         "node": node,
@@ -356,7 +361,7 @@ async def close_of_user(request: Request) -> Answer:
 
 def _channel(request: Request, channel: CachedChannel, connections: dict[int, Row]) -> Row:
     rates = Rates([channel], CHANNEL_STATISTICS, request.cache.tick, request.windows)
-    return channel_row(channel.item, connections, request.settings.node, rates)
+    return channel_row(channel, connections, request.settings.node, request.cache.tick, rates)
 
 
 def _select_channels(request: Request, found: list[CachedChannel], connections: dict[int, Row]) -> Answer:
@@ -376,7 +381,7 @@ def _select_channels(request: Request, found: list[CachedChannel], connections: 
             return name(channel)
         if len(keys) == 1 and keys[0] in _CHANNEL_KEYS:
             return item[_CHANNEL_KEYS[keys[0]]]
-        return value_at(channel_row(item, connections, node), keys)
+        return value_at(channel_row(channel, connections, node, tick), keys)
 
     def order(channel: CachedChannel) -> tuple[str, str]:
         return str(channel.item["vhost"]), name(channel)

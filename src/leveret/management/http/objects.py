@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
@@ -211,6 +212,13 @@ def _unacked_age(unacked: int, since: int, now: float) -> int | None:
     return max(int(now - since / 1000), 0) if since else 0
 
 
+def idle_since(changed_at: int, tick: int) -> str | None:
+    """Return since when an object is idle; None for one that has changed in the last seconds."""
+    if tick - changed_at < RATE_SPAN or not changed_at:
+        return None
+    return datetime.fromtimestamp(changed_at, UTC).isoformat(timespec="milliseconds")
+
+
 def ready_of(item: Row) -> int:
     """Return the number of messages of a queue that RabbitMQ calls ready: delayed and leased ones are not unacked."""
     return int(item["ready"] + item["delayed"] + item["leased"])
@@ -237,18 +245,20 @@ class CachedQueue(Measured):
     Attributes:
         id: Its id, which no other queue has had.
         item: What `queues.list` says of it.
+        changed_at: The second of the last change of its counters or gauges, or the one in which this process learned of it.
         flows: The messages that arrive from each exchange; None before the first one.
         ready_since: When its oldest ready message arrived at the latest, in milliseconds of Unix time; 0 if none is ready.
         unacked_since: When its oldest unacked message was delivered, in milliseconds of Unix time; 0 for less than a
             second ago.
     """
 
-    __slots__ = ("_blocked", "_totals", "flows", "id", "item", "ready_since", "unacked_since")
+    __slots__ = ("_blocked", "_totals", "changed_at", "flows", "id", "item", "ready_since", "unacked_since")
 
     def __init__(self, id: int, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.id = id
         self.item = item
+        self.changed_at = 0
         self.flows: Flows | None = None
         self.ready_since = 0
         self.unacked_since = 0
@@ -319,6 +329,7 @@ class CachedQueue(Measured):
     def sample(self, tick: int, sample: list[Any]) -> Sequence[int]:
         """Set the counters and gauges, and return the increments of the counters of `QUEUE`."""
         item = self.item
+        self.changed_at = tick
         self._totals.count_changes(item, sample)
         before = item["blocked_time"], item["blocked_since"]
         item.update(zip(_ALL_QUEUE_KEYS, sample, strict=False))
@@ -384,13 +395,14 @@ class CachedConnection(Measured):
 
 
 class CachedChannel(Measured):
-    """A channel. `item` is what `channels.list` says of it, and `unacked_since` is as for a queue."""
+    """A channel. `item` is what `channels.list` says of it; `changed_at` and `unacked_since` are as for a queue."""
 
-    __slots__ = ("item", "unacked_since")
+    __slots__ = ("changed_at", "item", "unacked_since")
 
     def __init__(self) -> None:
         super().__init__()
         self.item: Row = {}
+        self.changed_at = 0
         self.unacked_since = 0
 
     def oldest_unacked_age(self, now: float) -> int | None:
@@ -400,6 +412,7 @@ class CachedChannel(Measured):
     def sample(self, tick: int, item: Row) -> Sequence[int]:
         """Set the description, and return the increments of the counters of `CHANNEL`."""
         self.item = item
+        self.changed_at = tick
         return self.measure(
             CHANNEL,
             tick,

@@ -14,7 +14,7 @@ from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.history_store import Subject
 from leveret.management.http.lists import RowStream, Source, choose, columns_of, show_chosen, value_at
 from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
-from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue, ready_bytes_of, ready_of, unacked_of
+from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue, idle_since, ready_bytes_of, ready_of, unacked_of
 from leveret.management.http.request import NO_CONTENT, Answer, Request, declared
 from leveret.management.http.samples import OlderSamples
 from leveret.management.http.statistics import GARBAGE_COLLECTION, deduplication, message_stats, queue_totals, with_rates
@@ -137,7 +137,7 @@ def _state(shown: _Shown) -> Row:
         "exclusive_consumer_tag": item["exclusive_consumer"] or None,
         "garbage_collection": GARBAGE_COLLECTION,
         "head_message_timestamp": item["head_timestamp"],
-        "idle_since": None,
+        "idle_since": None if shown.queue is None else idle_since(shown.queue.changed_at, int(shown.now)),
         "operator_policy": item["operator_policy"],
         "recoverable_slaves": None,
         **with_rates({"reductions": 0}, shown.rates),

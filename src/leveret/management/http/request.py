@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -166,13 +166,13 @@ class Request:
             self._body = _decode(self.content)
         return self._body
 
-    def required(self, *names: str) -> list[Any]:
-        """Return keys of the body. Raises `HttpError` (400) if one is missing."""
+    def required(self, *names: str, nullable: Collection[str] = ()) -> list[Any]:
+        """Return keys of the body. Raises `HttpError` (400) if one is missing, or null unless it is among `nullable`."""
         body = self.body()
-        missing = [name for name in names if body.get(name) is None]
+        missing = [name for name in names if body.get(name) is None and not (name in nullable and name in body)]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
-        return [body[name] for name in names]
+        return [body.get(name) for name in names]
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a boolean key of the body, which clients also send as a string. Raises `HttpError` (400)."""
@@ -191,15 +191,19 @@ class Request:
         return found
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Return a key of the body that is an integer. Raises `HttpError` (400)."""
-        value = self.body().get(name, default)
+        """Return a key of the body that is an integer; the default if it is null or missing. Raises `HttpError` (400)."""
+        value = self.body().get(name)
+        if value is None:
+            return default
         if not isinstance(value, int) or isinstance(value, bool):
             raise bad_request(f"invalid value of '{name}'; expected an integer")
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a key of the body that is a text. Raises `HttpError` (400)."""
-        value = self.body().get(name, default)
+        """Return a key of the body that is a text; the default if it is null or missing. Raises `HttpError` (400)."""
+        value = self.body().get(name)
+        if value is None:
+            return default
         if not isinstance(value, str):
             raise bad_request(f"invalid value of '{name}'; expected a string")
         return value

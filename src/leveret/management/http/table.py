@@ -130,7 +130,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
     "/whoami": {"GET": Route(overview.whoami)},
     "/version": {"GET": Route(overview.version)},
-    "/extensions": {"GET": Route(overview.empty)},
+    "/extensions": {"GET": Route(overview.extensions)},
     "/auth": {"GET": Route(overview.auth, public=True)},
     "/login": {"POST": Route(session.login, public=True)},
     "/leveret/providers": {"GET": Route(overview.list_providers, public=True)},
@@ -356,7 +356,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/healthchecks/node/{node}": {"GET": Route(health.running_node)},
     "/reset": {"DELETE": Route(health.reset, ADMIN)},
     "/reset/{node}": {"DELETE": Route(health.reset, ADMIN)},
-    "/feature-flags": {"GET": Route(overview.empty, ADMIN)},
+    "/feature-flags": {"GET": Route(overview.feature_flags, ADMIN)},
     "/feature-flags/{name}/enable": {"PUT": Route(overview.enable_feature_flag, ADMIN)},
     "/deprecated-features": {"GET": Route(overview.empty)},
     "/deprecated-features/used": {"GET": Route(overview.empty)},
@@ -411,6 +411,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
 _DOCUMENT: Final = openapi.Document(ROUTES)
 ROUTES["/openapi.json"] = {"GET": Route(_DOCUMENT.show, public=True)}
 ROUTES["/docs"] = {"GET": Route(_DOCUMENT.show_page, public=True)}
+# RabbitMQ has its documentation there.
+ROUTES["/index.html"] = ROUTES["/docs"]
 
 
 def _tree() -> Node:
