@@ -407,7 +407,7 @@ def test_a_restored_broker_logs_its_users_in(tmp_path: Path) -> None:
 
 
 def test_an_object_that_is_written_back_stays_as_it_is(broker: HttpBroker) -> None:
-    """What tools do that read an object, change one key and write it."""
+    """Tools read an object, change one key and write it."""
     own = {"configure": "^a", "write": "^b", "read": "^c"}
     body = {"password": "back", "tags": "management", "limits": {"max-connections": 5}, "permissions": {"/": own}}
     assert broker("PUT", "/users/back", body).status == 201
