@@ -5,7 +5,7 @@ import { has } from "../api.js";
 import { count } from "../format.js";
 import { html } from "../html.js";
 import { link } from "../route.js";
-import { isAdministrator } from "../session.js";
+import { mayAdminister } from "../session.js";
 import { ListView } from "../ui/list.js";
 import { changeColumn } from "../ui/parts.js";
 
@@ -44,8 +44,8 @@ export const VhostsView = () => html`
     noun="vhost"
     vhosts=${false}
     paged=${false}
-    columns=${isAdministrator() ? [...COLUMNS, CHANGE] : COLUMNS}
+    columns=${mayAdminister() ? [...COLUMNS, CHANGE] : COLUMNS}
     keyOf=${(row) => row.name}
-    actions=${isAdministrator() && html`<button class="primary" onClick=${addVhost}>Add vhost</button>`}
+    actions=${mayAdminister() && html`<button class="primary" onClick=${addVhost}>Add vhost</button>`}
   />
 `;
