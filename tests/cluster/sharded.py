@@ -37,8 +37,11 @@ class Sharded(LeveretProcess):
         super().__init__(directory, config=config(*vhosts), environment=environment)
         self.count = shards
 
-    def start(self, timeout: float = 120.0) -> Sharded:
+    def begin(self) -> None:
         self.defaults["LEVERET_CLUSTER__SHARDS"] = str(self.count)
+        super().begin()
+
+    def start(self, timeout: float = 120.0) -> Sharded:
         super().start(timeout)
         return self
 

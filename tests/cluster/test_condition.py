@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
-from leveret.cluster.condition import Database, Prepared, Slot, findings, is_isolated, status_of, unreached
+from leveret.cluster.condition import Database, Prepared, Slot, findings, is_isolated, state_of, status_of, unreached
+from leveret.cluster.nodes import NodeShards
 from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
+from leveret.config import Config
+from leveret.config.model import ClusterConfig
 from leveret.management.operations.cluster import Standby
+from leveret.management.operations.nodes import GONE, LIVE
+from leveret.management.operations.shards import READY
+from leveret.storage.salvage import NOTHING_LOST
 
 NODE = NodeRow("a", "1", "a:1", "0.3.0", 1, draining=False, live=True, clock=0.01, format=1)
 STANDBY = Standby(name="second", state="streaming", sync="quorum", lag=0)
@@ -25,10 +35,20 @@ DATABASE = Database(
 REPLACED = msgspec.structs.replace
 
 
-def watched(nodes: list[NodeRow], owners: list[OwnerRow] | None = None) -> Watch:
+def watched(nodes: list[NodeRow], owners: list[OwnerRow] | None = None, shows_signs: Collection[int] = ()) -> Watch:
+    """Return the view of node `a` after a second.
+
+    Args:
+        nodes: The nodes.
+        owners: The shards. The owners of those in live nodes show signs of life.
+        shows_signs: The numbers of other shards whose owners do so.
+    """
     watch = Watch("a", 0.6)
     found = [OwnerRow(0, node="a")] if owners is None else owners
-    watch.observe(View(version=1, shards=4, format=1, now=0.0, owners=found, nodes=nodes), 0.0, 0.01)
+    live = {node.name for node in nodes if node.live}
+    for look in range(11):
+        rows = [REPLACED(row, seen=str(look)) if row.node in live or row.shard in shows_signs else row for row in found]
+        watch.observe(View(1, 4, rows, nodes), look / 10, look / 10 + 0.01)
     return watch
 
 
@@ -148,3 +168,28 @@ def test_the_status() -> None:
     assert (status.waiting, status.waiting_seconds, status.database) == (1, 0.01, "db1:5432/leveret")
     unknown = status_of(watched([NODE]), {0}, None, "PostgreSQL does not answer")
     assert (unknown.problem, unknown.last_takeover) == ("PostgreSQL does not answer", None)
+
+
+def test_a_node_whose_look_is_late_is_not_gone_as_long_as_its_shards_live() -> None:
+    """The status, the list of nodes and the check say the same, and what the nodes that claim shards go by."""
+    late = REPLACED(NODE, name="b", live=False)
+    owners = [OwnerRow(0, node="a"), OwnerRow(1, node="b"), OwnerRow(2, node="b")]
+    watch = watched([NODE, late], owners, shows_signs=[2])
+    status = status_of(watch, [0, 1, 2], DATABASE, "")
+    assert (status.nodes["gone"], status.unowned) == (0, [1])
+    assert [check for check, _, _ in faults(watch, needed=(0, 1, 2))] == ["shards"]
+    gone = watched([NODE, late], owners)
+    assert status_of(gone, [0, 1, 2], DATABASE, "").unowned == [1, 2]
+    assert [check for check, _, _ in faults(gone, needed=(0, 1, 2))] == ["nodes", "shards"]
+    for view, state in ((watch, LIVE), (gone, GONE)):
+        assert [state_of(view, node) for node in view.nodes.values()] == [LIVE, state]
+
+
+def test_a_shard_is_ready_as_long_as_its_owner_is_not_gone() -> None:
+    directory: Any = SimpleNamespace(name="a")
+    config = Config(cluster=ClusterConfig(shards=2))
+    shard = NodeShards(config, "", NOTHING_LOST, directory, stop_timeout=1.0).all[1]
+    for is_gone, state in ((False, READY), (True, "restarting"), (False, READY)):
+        shard.note_owner(OwnerRow(1, node="b"), REPLACED(NODE, name="b"), "a", is_gone=is_gone)
+        assert (shard.state, shard.node) == (state, "b")
+        assert bool(shard.unavailable) == is_gone

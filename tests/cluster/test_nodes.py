@@ -255,8 +255,18 @@ def test_limits_of_a_user_in_all_nodes(tmp_path: Path, dsn: str) -> None:
         for channel in channels:
             channel.close()
         wait_until(lambda: not refusal(there), lambda: f"{first.log()}\n{second.log()}")
-        others = [first.open(here, *login)]
         text = "user 'limited' has 2 connections, the maximum"
+        others: list[pika.BlockingConnection] = []
+
+        def has_opened() -> bool:
+            """Open a connection, which also counts those of the other node that have just ended."""
+            try:
+                others.append(super(Node, first).open(here, *login))
+            except pika.exceptions.AMQPConnectionError as refused:
+                assert text in str(refused), refused
+            return bool(others)
+
+        wait_until(has_opened, lambda: f"{first.log()}\n{second.log()}")
         wait_until(lambda: text in refusal(there), lambda: f"{first.log()}\n{second.log()}")
         for one in (connection, *others):
             one.close()

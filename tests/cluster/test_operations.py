@@ -188,7 +188,7 @@ def test_a_shovel_acts_for_its_user_behind_a_front(broker: Sharded, call: Callab
     wait_until(lambda: state()[0] == "running", lambda: str(state()))
     assert {row["user"] for row in call("connections.list") if row["vhost"] == "/"} >= {"maker"}
     call("users.delete", name="maker")
-    wait_until(lambda: "user 'maker', who set the shovel, does not exist" in state()[1], lambda: str(state()))
+    wait_until(lambda: "user 'maker', for whom the shovel acts, does not exist" in state()[1], lambda: str(state()))
     call("parameters.delete", component="shovel", name="acting", vhost="/")
 
 

@@ -60,12 +60,27 @@ def test_a_shard_is_claimed_when_its_owner_has_shown_no_sign_of_life_for_the_lea
         assert looking.looks_until_claim() == 6
 
 
-def test_looks_that_are_answered_late_do_not_count() -> None:
+@pytest.mark.parametrize(("took", "looks"), [(0.1, 6), (0.15, 6), (0.3, 6), (1.0, 13)])
+def test_the_slower_the_looks_the_longer_an_owner_has(took: float, looks: int) -> None:
+    """Its signs of life may take as long. But it is claimed, however slow the server stays."""
     looking = Looking(owned(0), nodes=[node("b")])
-    assert looking.looks_until_claim(took=INTERVAL * 1.1) == 50
-    looking.look(took=5.0)
+    looking.look()
+    made = 0
+    while not looking.claims(0):
+        looking.look(took)
+        made += 1
+    assert made == looks
+    looking.change(0, seen="2")
+    looking.look(took)
     assert not looking.claims(0)
-    assert looking.looks_until_claim() >= 5
+
+
+def test_one_slow_look_gives_an_owner_more_time() -> None:
+    looking = Looking(owned(0), nodes=[node("b")])
+    looking.look()
+    looking.look(took=0.5)
+    assert not looking.claims(0)
+    assert looking.looks_until_claim() == 14
 
 
 def test_a_pause_of_this_process_does_not_count() -> None:

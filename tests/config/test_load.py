@@ -321,6 +321,11 @@ def test_a_webhook_that_is_no_url_is_refused(url: str) -> None:
         combine_config(("table", {"management": {"alert_webhooks": [url]}}))
 
 
+def test_networks_of_shovels() -> None:
+    with pytest.raises(ConfigError, match=r"'management\.shovel_networks' has '10\.0\.0\.1/8'.*expected a network"):
+        combine_config(("table", {"management": {"shovel_networks": ["10.0.0.1/8"]}}))
+
+
 @pytest.mark.parametrize(
     ("webhook", "expected"),
     [

@@ -51,6 +51,21 @@ def blocks(path: Path, language: str) -> list[Block]:
     return [block for block in all_blocks(path) if block.language == language]
 
 
+def section_blocks(path: Path, heading: str, language: str) -> list[str]:
+    """Return the blocks of a language between a heading and the next one."""
+    page = path.read_text("utf-8")
+    [begin] = [match for match in _HEADING.finditer(page) if match[1] == heading]
+    lines = page.count("\n", 0, begin.start()), page.count("\n", 0, _next_heading(page, begin.end()))
+    return [block.text for block in blocks(path, language) if lines[0] < block.line <= lines[1]]
+
+
+def _next_heading(page: str, start: int) -> int:
+    """Return where the next heading begins that is not a comment in a block."""
+    fences = [match.span() for match in _FENCE.finditer(page)]
+    found = (match.start() for match in _HEADING.finditer(page, start))
+    return next((at for at in found if not any(begin < at < end for begin, end in fences)), len(page))
+
+
 def at_broker(text: str, broker: Broker) -> str:
     """Code with another broker in place of the reader's."""
     return _URL.sub(lambda _: broker.url(), text)

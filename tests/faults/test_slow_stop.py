@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leveret import sync
-from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.broker import ROOT, STOP_TIMEOUT, LeveretProcess, leveret_only
 
 SOURCE = Path(__file__).with_name("slow_sync.c")
 # Far more than the broker may take, far less than the disk takes.
@@ -56,3 +56,18 @@ def test_stop_during_a_hanging_sync(library: Path, tmp_path: Path) -> None:
     finally:
         process.kill()
     process.check_log()
+
+
+def test_a_process_that_something_keeps_ends_all_the_same(tmp_path: Path) -> None:
+    """A thread that never ends stands for all that the end of Python waits for."""
+    leveret_only("exits")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    )
+    process = LeveretProcess(tmp_path / "broker", environment={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
+    process.environment["LEVERET_SERVER__SHUTDOWN_TIMEOUT"] = "0.2"
+    process.start()
+    assert process.process is not None
+    process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(STOP_TIMEOUT) == 1
+    assert "the process did not end within 7.1 seconds ('server.shutdown_timeout'): exiting" in process.log()

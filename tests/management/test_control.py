@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.parameters import OPERATOR, UNKNOWN, Setter
 from leveret.management import control_client, control_socket
 from leveret.management.control_client import CallFailed, NoBroker
-from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer, SlicedList
+from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, Call, ControlServer, SlicedList
 from leveret.management.operations.operation import Operator
-from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from leveret.management.socket_path import CONTROL_SOCKET, MAX_REQUEST_SIZE, short_path
 from leveret.management.structs import Reply
 from tests.management.harness import Harness
 
@@ -240,3 +241,18 @@ def test_a_part_of_a_list_of_wide_items_has_fewer_of_them(served: Served) -> Non
     parts = served.exchange(request, 3)
     assert all(0 < len(json.dumps(answer["part"])) < 2 * MAX_PART_SIZE for answer in parts[:2])
     assert len(control_client.call(served.directory, "queues.list")) == 20
+
+
+@pytest.mark.parametrize(
+    ("origin", "setter"),
+    [
+        ({}, OPERATOR),
+        ({"origin": {"user": "os-user", "source": "control socket"}}, OPERATOR),
+        ({"origin": {"user": "u", "source": "HTTP", "login": "password"}}, Setter("u")),
+        # The name of a token's user says nothing about a user of the store with the same name.
+        ({"origin": {"user": "u", "source": "HTTP", "login": "token"}}, UNKNOWN),
+        ({"origin": {"user": "u", "login": "other"}}, UNKNOWN),
+    ],
+)
+def test_the_setter_of_parameters(origin: dict[str, Any], setter: Setter) -> None:
+    assert Call(b"", {"v": 1, "call": "parameters.set", **origin}, ("", "")).setter == setter

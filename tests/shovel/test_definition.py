@@ -30,6 +30,7 @@ def test_older_names_are_accepted() -> None:
     [
         ("src-uri", 5, "expected a URI"),
         ("src-uri", [], "expected a URI"),
+        ("src-uri", ["amqp://"] * 65, "a list of 1 to 64"),
         ("dest-uri", "http://far", "expected amqp://"),
         ("src-protocol", "mqtt", "amqp091, amqp10"),
         ("src-prefetch-count", 0, "from 1 to 65535"),
@@ -41,6 +42,7 @@ def test_older_names_are_accepted() -> None:
         ("dest-add-forward-headers", "yes", "true or false"),
         ("dest-publish-properties", {"colour": 1}, "delivery_mode"),
         ("dest-publish-properties", {"priority": "high"}, "from 0 to 255"),
+        ("dest-application-properties", {"a": 1}, "unknown with src-protocol"),
         ("src-consumer-args", 1, "an object"),
         ("src-address", "a", "unknown with src-protocol 'amqp091'"),
         ("colour", 1, "'colour' is unknown"),
@@ -61,6 +63,28 @@ def test_a_source_is_required() -> None:
 def test_an_address_is_required_over_amqp10() -> None:
     with pytest.raises(PreconditionFailed, match=r"'dest-address'.*expected an address"):
         read_definition("s", {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-protocol": "amqp10"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("dest-application-properties", [1], "an object"),
+        ("dest-application-properties", {"a": None}, "text, numbers, true and false as values"),
+        ("dest-message-annotations", {"x-opt-a": {"b": 1}}, "text, numbers, true and false as values"),
+        ("dest-message-annotations", {"x-opt-a": 1 << 70}, "out of the range"),
+        ("dest-properties", {"colour": "x"}, "properties among message_id, user_id"),
+        ("dest-properties", {"subject": 1}, "expected text, or a number"),
+        ("dest-properties", {"creation-time": "now"}, "expected text, or a number"),
+        ("dest-properties", {"group-sequence": -1}, "properties: "),
+        ("dest-publish-properties", {}, "unknown with src-protocol"),
+    ],
+)
+def test_an_error_names_a_key_of_amqp10(key: str, value: Any, expected: str) -> None:
+    basic = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-protocol": "amqp10", "dest-address": "b"}
+    with pytest.raises(PreconditionFailed) as raised:
+        read_definition("s", {**basic, key: value})
+    assert key in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_an_error_does_not_show_a_password() -> None:

@@ -64,6 +64,10 @@ REFUSED = [
     ("maker", {"dest_uri": ["amqp:///a", "amqp:///b"]}, "access to vhost 'b' refused for user 'maker'"),
     ("maker", {"src_uri": "amqp://"}, "access to vhost '/' refused for user 'maker'"),
     ("maker", {"src_uri": "amqp:///b?auth_mechanism=anonymous"}, "access to vhost 'b' refused for user 'maker'"),
+    ("maker", {"src_uri": "amqp:///b?user=guest&password=guest"}, "access to vhost 'b' refused for user 'maker'"),
+    ("maker", {"src_uri": "amqp:///a?vhost=b"}, "access to vhost 'b' refused for user 'maker'"),
+    ("maker", {"dest_uri": "amqp://u:p@far?host=127.0.0.1"}, "'dest-uri' has the host '127.0.0.1'"),
+    ("maker", {"dest_uri": "amqps://u:p@far?ssl_options={'ca_certs':'/etc/shadow'}"}, "has the option 'cafile'"),
     ("maker", {"src_uri": "amqp://guest:guest@/b"}, "logs in as 'guest', who may log in from the local machine only"),
     ("maker", {"src_uri": "amqp://guest:guest@127.0.0.1/b"}, "'src-uri' has the host '127.0.0.1'"),
     ("maker", {"src_uri": "amqp://guest:guest@[::ffff:127.0.0.1]/b"}, "'src-uri' has the host '::ffff:127.0.0.1'"),
@@ -74,7 +78,7 @@ REFUSED = [
     ("maker", {"dest_uri": "amqps://u:p@far?certfile=a&keyfile=/etc/shadow"}, "has the option 'certfile'"),
     ("reader", {"src_queue": "other"}, "read access to 'other' in vhost 'a' refused for user 'reader'"),
     ("reader", {"src_queue": None, "src_exchange": "amq.topic"}, "read access to 'amq.topic' in vhost 'a' refused"),
-    ("missing", {}, "user 'missing', who set the shovel, does not exist"),
+    ("missing", {}, "user 'missing', for whom the shovel acts, does not exist"),
     ("", {}, "set it again as a user of the broker"),
 ]
 
@@ -124,6 +128,18 @@ def says(broker: Any, text: str) -> Any:
     return stopped
 
 
+async def test_a_change_of_permissions_reaches_a_shovel_over_amqp10(broker: Any) -> None:
+    call(broker, "users.add", name="u", password="u")
+    call(broker, "permissions.set", user="u", vhost="a", **ALL)
+    await fill(url(broker, "root", "a"), "mine", 3)
+    value = {**LOCAL, "src-protocol": "amqp10", "src-address": "/queues/mine", "reconnect-delay": 0.05}
+    del value["src-queue"]
+    call(broker, "parameters.set", component="shovel", name="s", vhost="a", value=value, user="u")
+    await wait_until_async(forwarded(broker, 3))
+    call(broker, "permissions.set", user="u", vhost="a", **{**ALL, "read": "^x"})
+    await wait_until_async(says(broker, "read access to 'mine' in vhost 'a' refused for user 'u'"))
+
+
 async def test_a_shovel_stops_when_its_user_loses_permissions(broker: Any) -> None:
     call(broker, "users.add", name="u", password="u")
     call(broker, "permissions.set", user="u", vhost="a", **ALL)
@@ -139,7 +155,7 @@ async def test_a_shovel_stops_when_its_user_loses_permissions(broker: Any) -> No
     call(broker, "permissions.set", user="u", vhost="a", **ALL)
     await wait_until_async(running(broker))
     call(broker, "users.delete", name="u")
-    await wait_until_async(says(broker, "user 'u', who set the shovel, does not exist"))
+    await wait_until_async(says(broker, "user 'u', for whom the shovel acts, does not exist"))
 
 
 def running(broker: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 import leveret
 from leveret import Error
+from leveret.wire.amqp10 import message as amqp10
 from tests.support.polling import DEADLINE, wait_until_async
 
 COUNT = 300
@@ -103,6 +104,37 @@ async def test_both_protocols_in_either_direction(brokers: Brokers, source: str,
     assert found[0].headers["text"] == "x"
     assert found[0].properties.persistent
     await wait_until_async(lambda: is_empty(brokers.own.url, "in"))
+
+
+@pytest.mark.parametrize("source", ["amqp10", "amqp091"])
+async def test_additions_over_amqp10(brokers: Brokers, source: str) -> None:
+    await fill(brokers.own.url, "in", 1, headers={"kept": "x", "replaced": "x", "x-replaced": "x"}, content_type="old")
+    async with channel_of(brokers.far.url) as channel:
+        await channel.declare_queue("out", durable=True)
+    ends = {"src_queue": "in"} if source == "amqp091" else {"src_protocol": source, "src_address": "/queues/in"}
+    await brokers.shovel(
+        **ends,
+        dest_protocol="amqp10",
+        dest_address="/queues/out",
+        dest_application_properties={"replaced": "y", "number": 5, "x-flag": True},
+        dest_message_annotations={"x-replaced": "y", "x-opt-new": "z"},
+        dest_properties={"content-type": "text/plain", "subject": "s", "group-id": "g", "creation_time": 1000},
+    )
+    async with (
+        leveret.connect(brokers.far.url, protocol="1.0") as connection,
+        connection.session() as session,
+        session.receiver("/queues/out") as receiver,
+    ):
+        delivery = await receiver.next(DEADLINE)
+    sections = delivery.sections
+    application = dict(amqp10.application_properties(sections) or ())
+    annotations = {str(name): value for name, value in dict(amqp10.message_annotations(sections) or ()).items()}
+    properties = amqp10.properties(sections)
+    assert application == {"kept": "x", "replaced": "y", "number": 5, "x-flag": True}
+    assert annotations["x-replaced"] == "y" and annotations["x-opt-new"] == "z"
+    assert (properties.content_type, properties.subject, properties.group_id) == ("text/plain", "s", "g")
+    assert properties.creation_time == 1000
+    assert delivery.body == b"0"
 
 
 async def is_empty(url: str, queue: str) -> bool:

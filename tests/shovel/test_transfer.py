@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 import leveret
+from leveret.broker.parameters import OPERATOR
 from leveret.client.errors import InvalidMessage
 from leveret.client.parameters import Parameters
 from leveret.management.descriptions import DYNAMIC
+from leveret.security.destinations import Destinations
+from leveret.security.users import UserStore
 from leveret.shovel.definition import End, read_definition
+from leveret.shovel.rights import Rights
 from leveret.shovel.shovel import Shovel
 from leveret.shovel.transfer import run
 from leveret.shovel.uris import read_uri
@@ -98,7 +102,8 @@ async def test_a_shovel_that_restarts_twice_waits_for_its_first_connections() ->
         await closed.wait()
 
     closing = asyncio.create_task(close())
-    shovel = Shovel("/", "s", DYNAMIC, read_definition("s", value), lambda: ("127.0.0.1", 1), lambda shovel: None)
+    rights = Rights(UserStore(), OPERATOR, False, lambda: ("127.0.0.1", 1), Destinations(()))
+    shovel = Shovel("/", "s", DYNAMIC, read_definition("s", value), rights, lambda shovel: None)
     shovel.start(closing)
     shovel.start(shovel.cancel())
     last = shovel.cancel()

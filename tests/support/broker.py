@@ -206,6 +206,11 @@ class LeveretProcess(Broker):
 
     def start(self, timeout: float = START_TIMEOUT) -> LeveretProcess:
         """Start the broker and wait until it listens. Raises RuntimeError with its output if it does not."""
+        self.begin()
+        return self.wait(timeout)
+
+    def begin(self) -> None:
+        """Start the broker without waiting for it."""
         assert self.process is None, "already running"
         self.directory.mkdir(parents=True, exist_ok=True)
         config_path = self.directory / "leveret.toml"
@@ -238,6 +243,11 @@ class LeveretProcess(Broker):
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.directory
             )
+
+    def wait(self, timeout: float = START_TIMEOUT) -> LeveretProcess:
+        """Wait until the broker listens, as `start`."""
+        assert self.process is not None
+        ready = self.directory / "ready.json"
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -1,8 +1,8 @@
 """PostgreSQL servers for tests: private ones, on a free port and in a temporary directory, with `fsync` on.
 
-They run the programs of Debian's PostgreSQL 15, or those of LEVERET_TEST_POSTGRES (a directory). Tests that need a server
-are skipped if there are none. With LEVERET_TEST_STORE=postgresql, every broker process and durable log of the tests keeps
-its messages in a database of its own (`make test-cluster`).
+They run the programs of Debian's newest PostgreSQL, or those of LEVERET_TEST_POSTGRES (a directory). Tests that need a
+server are skipped if there are none. With LEVERET_TEST_STORE=postgresql, every broker process and durable log of the tests
+keeps its messages in a database of its own (`make test-cluster`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import pytest
 from tests.support.broker import START_TIMEOUT, STOP_TIMEOUT, free_port
 from tests.support.polling import wait_until
 
-PROGRAMS = Path(os.environ.get("LEVERET_TEST_POSTGRES", "/usr/lib/postgresql/15/bin"))
+_INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+PROGRAMS = Path(os.environ.get("LEVERET_TEST_POSTGRES") or (_INSTALLED[-1].parent if _INSTALLED else "/usr/lib/postgresql"))
 # Whether the suites run over PostgreSQL.
 SELECTED = os.environ.get("LEVERET_TEST_STORE") == "postgresql"
 _numbers = itertools.count(1)

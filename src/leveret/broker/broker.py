@@ -225,6 +225,8 @@ class Broker:
         self.tracing: Tracing | None = None
         self.droppable_backlog = DEFAULT_DROPPABLE_BACKLOG
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
+        # Number of changes of exchanges, queues and bindings so far.
+        self.topology_changes = 0
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
         self.max_routing_queues = DEFAULT_ROUTING_QUEUES
         self.work = 0
@@ -521,6 +523,10 @@ class Broker:
             self.log.put(metadata.COUNTER, "clock-step", metadata.pack({"milliseconds": timers.step}))
 
     # Recovery
+
+    def count_topology_change(self) -> None:
+        """Count a change of exchanges, queues or bindings."""
+        self.topology_changes += 1
 
     def note_unsealed(self) -> None:
         """Log once that streams are not sealed."""

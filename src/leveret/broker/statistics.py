@@ -29,13 +29,21 @@ QUEUE_COUNTERS: Final = (
 )
 # Queues of a message that count it by its exchange.
 MAX_COUNTED_QUEUES: Final = 50
-# Values that follow the counters in `Queue.sample`: numbers of entries, bytes, consumers, keys and dropped messages.
+# Values that follow the counters in `Queue.sample`: numbers of entries, bytes of their bodies, bytes in memory, consumers,
+# keys and dropped messages. `paged` are the entries of which only the positions are in memory.
 QUEUE_GAUGES: Final = (
     "ready",
     "delayed",
     "unacked",
     "leased",
     "ready_bytes",
+    "delayed_bytes",
+    "leased_bytes",
+    "unacked_bytes",
+    "persistent",
+    "persistent_bytes",
+    "paged",
+    "paged_bytes",
     "memory",
     "consumers",
     "deduplication_keys",

@@ -296,6 +296,7 @@ class Vhost:
 
     def topology_changed(self) -> None:
         self.topology += 1
+        self.broker.count_topology_change()
         if self.routes:
             self._drop_routes()
         self.depending.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from leveret.cli.cluster_database import import_data, restored, upgrade
@@ -9,7 +11,7 @@ from leveret.cli.cluster_status import age, cluster_lines
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import Columns, Item, show_json, show_table, text
-from leveret.cli.remote import Remote, current, remote_options
+from leveret.cli.remote import current, remote_options
 
 _NODES: Columns = (
     ("name", "node"),
@@ -52,14 +54,15 @@ def nodes() -> None:
 
 
 def _show_nodes() -> None:
+    _show("nodes.list", _NODES, ("name",))
+
+
+def _show(call: str, columns: Columns, order: Sequence[str] = ()) -> None:
+    """Print a list, and a warning if the database does not answer."""
     broker = current()
-    broker.show_list("nodes.list", _NODES, ("name",))
-    _warn_if_old(broker)
-
-
-def _warn_if_old(broker: Remote) -> None:
-    """Print a warning if a list that was printed is older than the last answer of the database."""
+    # Asked for first: it may take seconds, and the command ends when it has printed.
     problem = broker.call("cluster.status")["problem"]
+    broker.show_list(call, columns, order)
     if problem:
         click.echo(f"warning: the list is as it was when the database last answered: {text(problem)}", err=True)
 
@@ -68,10 +71,7 @@ def _warn_if_old(broker: Remote) -> None:
 @remote_options
 def shards() -> None:
     """List the shards with their owners, epochs and take-overs."""
-    broker = current()
-    broker.call("nodes.list")  # refused by a broker whose shards have no owners
-    broker.show_list("shards.list", _SHARDS)
-    _warn_if_old(broker)
+    _show("shards.list", _SHARDS)
 
 
 @cluster.command("status")

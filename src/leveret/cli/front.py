@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
-from leveret.cli.running import Stopped, stop_timeout
+from leveret.cli.running import stop_timeout
 from leveret.cli.serving import Serving
 from leveret.cli.shard_main import serve_forked
 from leveret.cluster.control import FrontControl
@@ -113,18 +112,6 @@ class FrontServing(Serving):
             await super()._stop_server(composition)
             return
         await asyncio.gather(super()._stop_server(composition), self._shards.stop(self._stop_reason()))
-
-    async def _until_stopped(self, starting: Coroutine[Any, Any, None]) -> None:
-        """Wait for a part of the start. Raises `Stopped` if a signal ends it."""
-        start = asyncio.create_task(starting)
-        end = asyncio.create_task(self._end.wait())
-        await asyncio.wait((start, end), return_when=asyncio.FIRST_COMPLETED)
-        end.cancel()
-        if start.done():
-            start.result()
-        else:
-            start.cancel()
-            raise Stopped
 
     def _apply(self, composition: Composition) -> None:
         super()._apply(composition)

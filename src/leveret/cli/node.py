@@ -77,12 +77,14 @@ class NodeServing(FrontServing):
         directory, shards = self._directory, self._shards
         settings = cluster_tls_settings(self._config.cluster.tls)
         self._tls = None if settings is None else MutualTls(settings)
-        await directory.join()
+        start = self._begin_start(directory.settings)
+        await self._until_stopped(start.reach())
+        await self._until_stopped(start.repeat(directory.join))
         client = NodeClient(directory.secret, directory.name, self._tls, lambda: directory.link_format)
         shards.connect(client, self._fail)
         control = partial(shards.control_of, own=self._control_path)
         self._nodes = NodeServer(directory.secret, directory.name, shards.target, control, self._tls)
-        await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes)))
+        await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes), start))
         return NodePart(shards, directory.describe())
 
     async def _listen_for_nodes(self, server: NodeServer) -> str:

@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from abc import abstractmethod
+from collections.abc import Coroutine
+from typing import Any
 
 from leveret.broker.errors import StorageFailed
 from leveret.cli.logs import set_up_logging
@@ -28,7 +30,9 @@ logger = logging.getLogger("leveret.serve")
 REOPEN_DELAY = 1.0
 # Seconds reserved for the store. It gets them even if `server.shutdown_timeout` is shorter.
 STORE_TIMEOUT = 2.0
-# The exit code if the store does not finish in time.
+# Seconds after that for all else: the other processes, and the list of the nodes in PostgreSQL.
+REST_TIMEOUT = 5.0
+# The exit code if the process does not end in time.
 UNFINISHED = 1
 
 
@@ -92,6 +96,19 @@ class Running:
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         return await self._serve_until_stopped()
+
+    async def _until_stopped(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Wait for a part of the start. Raises `Stopped` if a signal ends it."""
+        start = asyncio.create_task(starting)
+        end = asyncio.create_task(self._end.wait())
+        await asyncio.wait((start, end), return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if start.done():
+            start.result()
+        else:
+            start.cancel()
+            await asyncio.wait([start])
+            raise Stopped
 
     async def _serve_until_stopped(self) -> int:
         end = self._end
@@ -211,22 +228,27 @@ class Running:
             timeout = self._config.server.shutdown_timeout
             if self._composition is not None:
                 self._composition.server.shutdown_timeout = client_timeout(timeout)
-            self._deadline = threading.Timer(stop_timeout(timeout), _exit_unfinished, [timeout])
-            self._deadline.daemon = True
-            self._deadline.start()
+            limit = stop_timeout(timeout)
+            self._deadline = _exit_after(limit, f"the store did not finish within {timeout:g} seconds")
+            # Whatever keeps the process, such as a thread that does not end.
+            _exit_after(limit + REST_TIMEOUT, f"the process did not end within {limit + REST_TIMEOUT:g} seconds")
         self._stopping = True
         self._end.set()
 
 
-def _exit_unfinished(timeout: float) -> None:
-    """Exit before the store has finished, because a single sync can take very long on a slow disk.
+def _exit_after(limit: float, problem: str) -> threading.Timer:
+    """Exit after some seconds, unless the timer is cancelled: a single sync can take very long on a slow disk.
 
     This is as safe as a power failure: all confirmed messages are on disk.
     """
-    logger.error(
-        "the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; no confirmed message is lost",
-        timeout,
-    )
+    timer = threading.Timer(limit, _exit_unfinished, [problem])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _exit_unfinished(problem: str) -> None:
+    logger.error("%s ('server.shutdown_timeout'): exiting; no confirmed message is lost", problem)
     logging.shutdown()
     os._exit(UNFINISHED)
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -20,14 +21,14 @@ from leveret.broker.errors import BrokerError
 from leveret.cli.addresses import local_url
 from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.http_process import HttpProcess
-from leveret.cli.running import Running
+from leveret.cli.running import REOPEN_DELAY, Running
 from leveret.cli.telemetry_process import TelemetryProcess
 from leveret.config import Config, ConfigError, ServerConfig, load_config
 from leveret.config.values import Setting
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
-from leveret.node.composition import Composition, configured_ports, make_data_directory, tls_settings
+from leveret.node.composition import Composition, cluster_settings, configured_ports, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
 from leveret.node.http_endpoint import HttpEndpoint
 from leveret.node.loading import executor, load_definitions
@@ -36,8 +37,12 @@ from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
 from leveret.server.service_manager import ServiceManager
-from leveret.storage.registry import MEMORY, SQLITE
+from leveret.storage.cluster import ClusterSettings, ServerAway
+from leveret.storage.registry import MEMORY, POSTGRESQL, SQLITE, without_extra
 from leveret.storage.salvage import NOTHING_LOST, Salvage
+
+if TYPE_CHECKING:
+    from leveret.cluster.starting import Start
 
 logger = logging.getLogger("leveret.serve")
 
@@ -79,6 +84,9 @@ class Serving(Running):
         self._announced = False
         # When the current start began.
         self._began = 0.0
+        # Ends a start that waits too long for PostgreSQL.
+        self._start_limit: asyncio.TimerHandle | None = None
+        self._waits_for = ""
         # Also serves while the store is reopened.
         self._http: HttpProcess | None = None
         self._telemetry: TelemetryProcess | None = None
@@ -101,15 +109,7 @@ class Serving(Running):
         self._began = time.monotonic()
         # The directory also contains the control socket, so that it must exist even if the store is in memory.
         make_data_directory(self._config.server.data_path)
-        part = await self._make_part()
-        composition = Composition(
-            self._part_config(),
-            self._config_name,
-            self._end.set,
-            salvage=self._salvage,
-            watchdog=self._watchdog,
-            part=part,
-        )
+        composition = await self._open()
         self._salvage = NOTHING_LOST
         if self._telemetry is None:
             self._telemetry = TelemetryProcess(self._config, self._control_path)
@@ -119,9 +119,55 @@ class Serving(Running):
         self._remove_ready_file()
         return composition
 
+    async def _open(self) -> Composition:
+        """Return the broker with an open store, which may be on a server that is away at first."""
+        limit = self._config.cluster.start_timeout
+        if limit and self._config.storage.engine == POSTGRESQL and self._start_limit is None:
+            self._start_limit = asyncio.get_running_loop().call_later(limit, self._end_start)
+        while True:
+            part = await self._make_part()
+            try:
+                return Composition(
+                    self._part_config(),
+                    self._config_name,
+                    self._end.set,
+                    salvage=self._salvage,
+                    watchdog=self._watchdog,
+                    part=part,
+                )
+            except ServerAway as error:
+                self._report_wait(str(error))
+            await self._until_stopped(asyncio.sleep(REOPEN_DELAY))
+
+    def _begin_start(self, settings: ClusterSettings) -> Start:
+        """Return the start over a database. Raises `StorageFailed` without the extra that it needs."""
+        try:
+            # Imported here because only this engine needs the extra `cluster`.
+            from leveret.cluster.starting import Start
+        except ImportError as error:
+            raise without_extra(error) from None
+        return Start(settings, self._report_wait)
+
+    def _report_wait(self, reason: str) -> None:
+        """Report what the start waits for."""
+        self._waits_for = reason
+        logger.warning("the start waits: %s", reason)
+        self._manager.status(f"the start waits: {reason}")
+
+    def _end_start(self) -> None:
+        """End a start that takes too long."""
+        limit = self._config.cluster.start_timeout
+        self._fenced = f"not started within {limit:g} seconds ('cluster.start_timeout')"
+        if self._waits_for:
+            self._fenced += f": {self._waits_for}"
+        self._end.set()
+
     async def _make_part(self) -> Part:
         """Return the part of the broker that this process serves. Raises `StartFailed` or `StorageFailed`."""
         data = self._config.server.data_path
+        settings = cluster_settings(self._config)
+        if self._config.storage.engine == POSTGRESQL and settings is not None:
+            await self._until_stopped(self._begin_start(settings).reach())
         if self._config.storage.engine != SQLITE or not (data / _SHARED).is_dir():
             return Part()
         # Imported here because most data directories have only been used by one process.
@@ -185,6 +231,8 @@ class Serving(Running):
 
     async def _announce(self, composition: Composition, control: ControlServer) -> None:
         assert self._http is not None and self._telemetry is not None
+        if self._start_limit is not None:
+            self._start_limit.cancel()
         took = time.monotonic() - self._began if self._announced else running_for()
         if not self._announced:
             self._announced = True

@@ -54,14 +54,16 @@ from leveret.protocols.adoption import Adoption
 from leveret.protocols.services import Services
 from leveret.security.declared import declared_users
 from leveret.security.tls import TlsError
-from leveret.storage.cluster import ClaimLost
+from leveret.storage.cluster import ClaimLost, ServerAway
 from leveret.storage.data_directory import DirectoryInUse
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 logger = logging.getLogger("leveret.serve")
 
-# Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
+# Seconds between attempts to lock the data directory, which the process of an earlier front may still use, and to reach
+# PostgreSQL.
 _LOCK_INTERVAL: Final = 0.05
+_AWAY_INTERVAL: Final = 0.5
 # Seconds for clients to answer the close after the front has ended: a new front may wait for the data directory. The same
 # if the front does not answer, because it passes on what clients with TLS send.
 _ORPHAN_TIMEOUT: Final = 0.5
@@ -113,7 +115,12 @@ class ShardServing(Running):
         return composition
 
     async def _open(self) -> Composition:
-        """Open the log. Shards of a front that was killed may still use the data directory for a moment."""
+        """Open the log. Shards of a front that was killed may still use the data directory for a moment.
+
+        PostgreSQL may be away for longer. Other nodes may claim the shard meanwhile.
+        """
+        reason = ""
+        pause = _LOCK_INTERVAL
         deadline = time.monotonic() + stop_timeout(self._config.server.shutdown_timeout)
         while True:
             try:
@@ -126,11 +133,16 @@ class ShardServing(Running):
                     part=self._part,
                 )
             except DirectoryInUse:
-                self._part.check_front()
                 if time.monotonic() > deadline:
                     raise
+            except ServerAway as error:
+                pause = _AWAY_INTERVAL
+                if str(error) != reason:
+                    reason = str(error)
+                    logger.warning("the start waits: %s", reason)
+            self._part.check_front()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOCK_INTERVAL):
+                async with asyncio.timeout(pause):
                     await self._end.wait()
                     raise Stopped
 

@@ -64,15 +64,14 @@ class Database(msgspec.Struct, frozen=True):
     address: str = ""
 
 
-def state_of(node: NodeRow) -> str:
+def state_of(watch: Watch, node: NodeRow) -> str:
     """Return the state of a node."""
-    return GONE if not node.live else DRAINING if node.draining else LIVE
+    return GONE if watch.is_gone(node) else DRAINING if node.draining else LIVE
 
 
 def unowned(watch: Watch, needed: Collection[int]) -> list[int]:
     """Return the shards that need an owner and have none, or one that is gone."""
-    live = _live(watch)
-    return sorted(number for number in needed if watch.owners.get(number, OwnerRow(number)).node not in live)
+    return sorted(number for number in needed if watch.owner_of(number) is None)
 
 
 def _live(watch: Watch) -> set[str]:
@@ -105,7 +104,7 @@ def status_of(watch: Watch, needed: Collection[int], database: Database | None, 
     """
     taken = [row for row in watch.owners.values() if row.takeovers and row.lost_ago is not None]
     last = min(taken, key=lambda row: row.lost_ago or 0.0, default=None)
-    counts = Counter(state_of(node) for node in watch.nodes.values())
+    counts = Counter(state_of(watch, node) for node in watch.nodes.values())
     return ClusterStatus(
         database="" if database is None else database.address,
         problem=problem,
@@ -137,7 +136,7 @@ def findings(watch: Watch, needed: Collection[int], database: Database) -> Itera
     yield from _clocks(live)
     yield from _versions(live, watch.format)
     yield from _transactions(database)
-    yield from _nodes(nodes)
+    yield from _nodes(watch, nodes)
     yield from _links(watch)
     missing = unowned(watch, needed)
     if missing:
@@ -248,8 +247,8 @@ def _transactions(database: Database) -> Iterator[Finding]:
         yield _good("prepared transactions", "none is forgotten")
 
 
-def _nodes(nodes: Collection[NodeRow]) -> Iterator[Finding]:
-    gone = [node.name for node in nodes if not node.live]
+def _nodes(watch: Watch, nodes: Collection[NodeRow]) -> Iterator[Finding]:
+    gone = [node.name for node in nodes if watch.is_gone(node)]
     for name in gone:
         yield _bad(
             "nodes",

@@ -15,9 +15,10 @@ from leveret.cluster.requests import ACCOUNT, AUDIT, FrontCall, encode_request
 from leveret.cluster.routing import ROUTES
 from leveret.cluster.shards import Shards
 from leveret.management.admin import Admin, read_request
-from leveret.management.control_socket import MAX_REQUEST_SIZE, VERSION, Call, ControlServer
+from leveret.management.control_socket import VERSION, Call, ControlServer
 from leveret.management.operations.operation import Context, admit
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS
+from leveret.management.socket_path import MAX_REQUEST_SIZE
 from leveret.security.accounts import Account, ExportedAccount, import_account
 
 # Maximum bytes that the front adds to a request for a shard.

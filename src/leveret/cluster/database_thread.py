@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -20,6 +23,8 @@ Result = TypeVar("Result")
 
 class DatabaseThread:
     """One thread. It connects when it needs to, and leaves a server that hangs when a standby was promoted.
+
+    The end of the process does not wait for it: it may be connecting to a host that does not answer.
 
     Args:
         name: The name of the thread.
@@ -35,7 +40,9 @@ class DatabaseThread:
         self._connect = connect
         self._may_use = may_use
         # Starts with the first work, since the process may still fork.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        # The work and the future of its result; None ends the thread.
+        self._work: queue.SimpleQueue[tuple[Callable[[Session], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._session: Session | None = None
         # When the thread has begun what it does; None if it does nothing.
         self._begun: float | None = None
@@ -46,16 +53,18 @@ class DatabaseThread:
         """Run work in the thread, however long the server takes. Raises `StorageFailed`."""
         if self._probe is None:
             self._probe = Probe(self._settings, lambda: self._session, self._silence)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+            self._thread.start()
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._work.put((work, result))
+        return await result
 
     def close(self) -> None:
         """Close the connection. A statement that the server has not answered fails."""
         if self._probe is not None:
             self._probe.stop()
         self._is_closed = True
-        self._thread.submit(self._disconnect)
-        self._thread.shutdown(wait=False)
-        # The end of the process waits for the thread, and a statement may wait for a standby.
+        self._work.put(None)
+        # It may wait for a standby.
         session = self._session
         if session is not None:
             session.abort()
@@ -64,6 +73,19 @@ class DatabaseThread:
         """Return the seconds for which the server has not answered."""
         begun = self._begun
         return 0.0 if begun is None else time.monotonic() - begun
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, result = item
+            answer: Callable[[], None]
+            try:
+                answer = partial(_resolve, result, self._run(work))
+            except BaseException as error:
+                answer = partial(_fail, result, error)
+            # Nothing waits for the answer when the process ends.
+            with contextlib.suppress(RuntimeError):
+                result.get_loop().call_soon_threadsafe(answer)
+        self._disconnect()
 
     def _run(self, work: Callable[[Session], Result]) -> Result:
         self._begun = time.monotonic()
@@ -86,3 +108,13 @@ class DatabaseThread:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _resolve(future: asyncio.Future[Any], result: object) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

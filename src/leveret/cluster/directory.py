@@ -23,7 +23,7 @@ from leveret.storage.cluster import LINK_FORMAT, ClusterSettings, Server
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join
 from leveret.storage.postgres_schema import FORMAT_VERSION, OWNERS_IN_SESSION
-from leveret.storage.postgres_session import Session, Unfit
+from leveret.storage.postgres_session import NotPrimary, Session
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -147,6 +147,7 @@ class Directory:
         settings: The place of the database. The number of its shards must be that of the database.
 
     Attributes:
+        settings: The place of the database.
         name: The name of this node.
         secret: The secret of the cluster, which nodes prove to each other; empty before `join`.
         server: The server that was used last; None before `join`.
@@ -154,7 +155,7 @@ class Directory:
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.name = settings.node
         self.secret = b""
         self.server: Server | None = None
@@ -295,19 +296,19 @@ class Directory:
 
     def _connect(self) -> Session:
         """Return a connection to the server that was used last, or to one that was promoted since."""
-        session = Session(self._settings, _SCHEMA, self.server)
+        session = Session(self.settings, _SCHEMA, self.server)
         try:
             self._check_secret(session)
             with self._noting:
                 if not self._is_current(session):
-                    raise Unfit("the server is an old primary: a standby was promoted since")
+                    raise NotPrimary("the server is an old primary: a standby was promoted since")
                 self.server = session.facts.server
         except BaseException:
             session.close()
             raise
         standbys = session.facts.standbys
         where = f"synchronous standbys: {standbys}" if standbys else "one disk (no synchronous standby)"
-        self._facts = f"PostgreSQL {session.facts.version}, {self._settings.shards} shards, {where}"
+        self._facts = f"PostgreSQL {session.facts.version}, {self.settings.shards} shards, {where}"
         return session
 
     def _is_current(self, session: Session) -> bool:
@@ -324,7 +325,7 @@ class Directory:
 
     def _join(self, session: Session) -> None:
         join(session)
-        check_shards(session, self._settings.shards)
+        check_shards(session, self.settings.shards)
         row = _row(session, "SELECT secret FROM leveret.cluster")
         assert row is not None
         self.secret = row[0]
@@ -365,11 +366,11 @@ class Directory:
         with _replicated(session), session.transaction():
             # A second first node waits here for the transaction of the other one, and finds that it is not the first.
             changed = session.execute(
-                "UPDATE leveret.cluster SET shards = ? WHERE shards IS NULL RETURNING shards", (self._settings.shards,)
+                "UPDATE leveret.cluster SET shards = ? WHERE shards IS NULL RETURNING shards", (self.settings.shards,)
             )
             if changed.fetchone() is not None:
                 session.execute(_PUT_ALWAYS, _columns(records))
-        check_shards(session, self._settings.shards)
+        check_shards(session, self.settings.shards)
 
     def _look(self, session: Session, applied: int) -> View:
         asked = time.time()

@@ -82,7 +82,7 @@ class Cluster:
         return [
             NodeDetails(
                 name=node.name,
-                state=state_of(node),
+                state=state_of(self._watch, node),
                 address=node.address,
                 version=node.leveret,
                 shards=sorted(self._owned(node.name)),
@@ -146,7 +146,7 @@ class Cluster:
             raise PreconditionFailed(f"shard {shard} does not exist; expected 0 to {len(self._shards) - 1}")
         if node not in self._takers():
             raise PreconditionFailed(
-                f"node '{node}' is {state_of(self._watch.nodes[node])}; expected one that takes shards:"
+                f"node '{node}' is {state_of(self._watch, self._watch.nodes[node])}; expected one that takes shards:"
                 f" {_named(self._takers()) or 'there is none'}"
             )
         owner = self._watch.owners.get(shard)

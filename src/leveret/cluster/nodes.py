@@ -25,6 +25,7 @@ from leveret.cluster.membership import Cluster
 from leveret.cluster.reach import Reach
 from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
+from leveret.cluster.starting import Start
 from leveret.cluster.streams import Streams
 from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch, known_hosts
 from leveret.config import Config
@@ -206,8 +207,8 @@ class NodeShard(Shard):
                 self._nodes.leave_to_others(self)
         self._shards.changed()
 
-    def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
-        """Note the owner that a look has found."""
+    def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str, *, is_gone: bool) -> None:
+        """Note the owner that a look has found, and whether it is gone."""
         self.epoch, self.takeovers = row.epoch, row.takeovers
         self.takeover_age, self.takeover_seconds = row.lost_ago, row.outage
         self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
@@ -219,6 +220,8 @@ class NodeShard(Shard):
             return
         if self.owner is None or row.node == own:
             self._set_state(RESTARTING if row.node == own else IDLE)
+        elif is_gone:
+            self._set_state(RESTARTING)
         else:
             self.pid = -row.epoch  # connections to a former owner's control socket are not used again
             self._set_state(READY)
@@ -362,14 +365,15 @@ class NodeShards(Shards):
 
     # Start and stop
 
-    async def join(self, address: str) -> None:
+    async def join(self, address: str, start: Start) -> None:
         """Enter this node in the list, and take the shared records. Raises `StorageFailed` or `StartFailed`.
 
         Args:
             address: Where the node listens for others.
+            start: Repeats what fails because the server is away.
         """
-        await self._directory.enter(address)
-        await self._update()
+        await start.repeat(lambda: self._directory.enter(address))
+        await start.repeat(self._update)
         self._watching = asyncio.create_task(self._keep_looking())
         self._beating = asyncio.create_task(self._keep_beating())
         self._reach = Reach(self.client, self._served_others)
@@ -384,8 +388,8 @@ class NodeShards(Shards):
                     f"shard 0 in PostgreSQL is owned by node '{self.watch.owners[0].node}', which is alive; stop that"
                     " broker, or choose another database"
                 ) from None
-            await self._directory.begin(self.all[0].shared)
-        self._version, records = await self._directory.records(0)
+            await start.repeat(lambda: self._directory.begin(self.all[0].shared))
+        self._version, records = await start.repeat(lambda: self._directory.records(0))
         self._applied_version = self._version
         await self._take(records)
 
@@ -626,7 +630,8 @@ class NodeShards(Shards):
         if row is None:
             return
         before = shard.owner
-        shard.note_owner(row, None if row.node is None else self.watch.nodes.get(row.node), self.name)
+        node = None if row.node is None else self.watch.nodes.get(row.node)
+        shard.note_owner(row, node, self.name, is_gone=self.watch.owner_of(shard.number) is None)
         if before != shard.owner:
             self.client.close_relays(shard.number, "" if shard.owner is None else shard.owner.name)
 

@@ -86,7 +86,7 @@ ROUTES: Final[dict[str, Route]] = {
     "vhosts.delete": objects.delete_vhost,
     "streams.sync_tables": objects.sync_tables,
     "streams.tables": _listed(_vhost_of_tables),
-    "vhosts.list": _listed(lambda call: None),
+    **dict.fromkeys(("vhosts.list", "statistics.topology"), _listed(lambda call: None)),
     **dict.fromkeys(("vhosts.change", "vhosts.trace"), of_vhost),
     **dict.fromkeys(
         ("connections.close", "connections.throttling", "connections.sessions", "connections.links"), of_connection

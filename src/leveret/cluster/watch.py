@@ -9,17 +9,13 @@ from typing import Final
 
 import msgspec
 
-from leveret.storage.cluster import Observed
+from leveret.storage.cluster import MIN_LOOKS, Observed, Silence
 
-# Seconds between two looks, and the time in which a look must be answered to count.
+# Seconds between two looks, and in which one is answered unless the server or this machine is slow.
 INTERVAL: Final = 0.1
-# Seconds between two looks that count at most: in a longer pause, this process did not run, and perhaps the owners did not.
-MAX_PAUSE: Final = 2 * INTERVAL
 # Seconds for owners to connect to the server again after it did not answer: their pause, an attempt at a host that does not
 # answer, and one at the next host.
 RECONNECT_TIME: Final = 3.0
-# Looks that must have been answered in time before an owner counts as gone.
-MIN_LOOKS: Final = 3
 # Seconds between the claims of two nodes, so that the node with the fewest shards is first.
 STEP: Final = 0.03
 # Seconds for which a free shard is left to the node that it is to move to.
@@ -134,21 +130,6 @@ def known_hosts(nodes: Iterable[Announcement]) -> str:
     return hosts
 
 
-class _Free:
-    """A shard that has shown no sign of life, or has no owner.
-
-    Attributes:
-        state: Its state.
-        looks: The looks since then that were answered in time.
-        watched: The seconds between these looks; negative if the owner has longer than its lease.
-    """
-
-    def __init__(self, state: Observed, watched: float = 0.0) -> None:
-        self.state = state
-        self.looks = 0
-        self.watched = watched
-
-
 class _Session:
     """The database session of an owner.
 
@@ -197,7 +178,8 @@ class Watch:
         # The last owner of each shard, and the nodes that drained at the last look.
         self._homes: dict[int, str] = {}
         self._draining: set[str] = set()
-        self._unchanged: dict[int, _Free] = {}
+        # The last state of each shard, and how long it has been the same.
+        self._unchanged: dict[int, tuple[Observed, Silence]] = {}
         # When the last look was answered, and whether the server did not answer one since.
         self._looked = 0.0
         self._is_interrupted = False
@@ -221,7 +203,7 @@ class Watch:
         self.owners = {owner.shard: owner for owner in view.owners}
         is_prompt = answered - asked <= INTERVAL
         self._note_drains(answered)
-        pause = min(answered - self._looked, MAX_PAUSE)
+        pause = answered - self._looked
         allowance = RECONNECT_TIME if self._is_interrupted else 0.0
         self._looked, self._is_interrupted = answered, False
         for node in view.nodes:
@@ -233,15 +215,11 @@ class Watch:
         for number, owner in self.owners.items():
             known = self._unchanged.get(number)
             if known is None:
-                self._unchanged[number] = _Free(owner.state(), -allowance)
-            elif known.state != owner.state():
-                self._unchanged[number] = _Free(owner.state())
-            elif is_prompt:
-                known.looks += 1
-                known.watched += pause
+                self._unchanged[number] = owner.state(), Silence(self._lease, INTERVAL, allowance)
+            elif known[0] != owner.state():
+                self._unchanged[number] = owner.state(), Silence(self._lease, INTERVAL)
             else:
-                # While the server is slow, an owner may live without a sign.
-                known.looks, known.watched = 0, min(known.watched, 0.0)
+                known[1].note(answered - asked, pause)
             self._note_session(owner, view.started, is_prompt=is_prompt)
             if not self._is_free(owner):
                 self._free.pop(number, None)
@@ -337,8 +315,16 @@ class Watch:
         if self._deserted.get(owner.shard) == owner.state() and not owner.in_session:
             return True
         self._deserted.pop(owner.shard, None)
-        known = self._unchanged[owner.shard]
-        return known.looks >= MIN_LOOKS and known.watched >= self._lease
+        return self._unchanged[owner.shard][1].is_over()
+
+    def owner_of(self, number: int) -> str | None:
+        """Return the node that owns a shard; None if none does, or if that is gone."""
+        owner = self.owners.get(number)
+        return None if owner is None or number in self._free else owner.node
+
+    def is_gone(self, node: NodeRow) -> bool:
+        """Return whether a node shows no sign of life, nor does any of its shards: one look of it may be late."""
+        return not node.live and not any(self.owner_of(number) == node.name for number in self.owners)
 
     def claims(self, now: float, wanted: Collection[int], running: Collection[int]) -> list[OwnerRow]:
         """Return the shards that this node should claim now.

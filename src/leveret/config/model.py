@@ -89,7 +89,8 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         about(
             "Time for the broker to stop after SIGTERM. The last 2 seconds (half of the time, if it is less than 4) "
             "are for the store, the rest for clients to answer `connection.close`. The store always gets 2 seconds. "
-            "If it does not finish in time, the process exits with code 1; no confirmed message is lost.",
+            "If it does not finish in time, the process exits with code 1; no confirmed message is lost. The other "
+            "processes have the same time. The broker ends at the latest 5 seconds after it.",
             ge=0,
         ),
     ] = 5.0
@@ -445,6 +446,14 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
+    start_timeout: Annotated[
+        Seconds,
+        about(
+            "Time for `leveret serve` to start with PostgreSQL. It waits for the server and for a synchronous standby, and "
+            "then ends with the reason. 0: it waits for as long as it takes.",
+            ge=0,
+        ),
+    ] = 0.0
     shard_timeout: Annotated[
         Seconds,
         about(
@@ -790,6 +799,13 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     dest_exchange: Annotated[str | None, about("Exchange to publish to. Default: that of the message.")] = None
     dest_exchange_key: Annotated[str | None, about("Routing key. Default: that of the message.")] = None
     dest_address: Annotated[str | None, about("Address over AMQP 1.0.")] = None
+    dest_application_properties: Annotated[
+        FreeTable | None, about("AMQP 1.0: application properties that replace those of messages.")
+    ] = None
+    dest_message_annotations: Annotated[
+        FreeTable | None, about("AMQP 1.0: message annotations that replace those of messages.")
+    ] = None
+    dest_properties: Annotated[FreeTable | None, about("AMQP 1.0: properties that replace those of messages.")] = None
     dest_publish_properties: Annotated[FreeTable | None, about("Properties that replace those of messages.")] = None
     dest_add_forward_headers: Annotated[bool | None, about("Describe the shovel in the header `x-shovelled`.")] = None
     dest_add_timestamp_header: Annotated[bool | None, about("Add the header `x-shovelled-timestamp`.")] = None

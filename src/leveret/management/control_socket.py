@@ -43,12 +43,11 @@ from leveret.management.admin import Admin
 from leveret.management.json_values import ReplyValue, encode_json
 from leveret.management.operations.operation import Operator, Principal, User
 from leveret.management.roles import RoleHolder
-from leveret.management.socket_path import short_path
+from leveret.management.socket_path import MAX_REQUEST_SIZE, short_path
 from leveret.management.structs import Reply
 from leveret.security.accounts import Account
 
 VERSION = 1
-MAX_REQUEST_SIZE = 1 << 20
 # Number of items, or of bytes, after which a part of a list is sent.
 MAX_PART_ITEMS = 100
 MAX_PART_SIZE = 32 << 10

@@ -140,6 +140,8 @@ class ChannelInfo(Reply, kw_only=True):
 
     Attributes:
         prefetch: The limit of unacked deliveries of the channel. `consumer_prefetch` is that of new consumers.
+        published: Publishes, without those of an open transaction or one that was rolled back.
+        uncommitted: Publishes of the open transaction. `uncommitted_acks` are its settlements.
         delivered: Deliveries and replies to basic.get.
         returned: Messages without a queue that were returned; `dropped` counts the others.
     """
@@ -155,6 +157,8 @@ class ChannelInfo(Reply, kw_only=True):
     unconfirmed: int
     mode: str
     state: str
+    uncommitted: int = 0
+    uncommitted_acks: int = 0
     confirmed: int = 0
     delivered: int = 0
     delivered_no_ack: int = 0

@@ -36,6 +36,7 @@ QUEUE_BATCH: Final = 32
 GONE_BATCH: Final = 256
 # Minimum age of the oldest unacked delivery, in milliseconds, from which on it is sent: it changes all the time before.
 MIN_UNACKED_AGE: Final = 1000
+_NO_TAGS: Final = ("", "")
 
 
 class Change(Reply, array_like=True, kw_only=True, gc=False):
@@ -130,8 +131,8 @@ class Feed:
         self._vhosts: _Sent[str] = _Sent("vhost")
         self._exchanges: _Sent[tuple[str, str]] = _Sent("exchange")
         self._queues = QueueSamples()
-        # The tags of active consumers, by queue, that were sent.
-        self._active: dict[int, str] = {}
+        # The tags of single active and exclusive consumers, by queue, that were sent.
+        self._tags: dict[int, tuple[str, str]] = {}
         # The first ready messages of queues, by their ids, that were sent.
         self._heads: dict[int, Head] = {}
         self._connections: _Sent[int] = _Sent("connection")
@@ -229,13 +230,10 @@ class Feed:
         yield Change(kind="exchange.sample", key=key, value=sample[1:])
 
     def _queue(self, queue: Queue, sample: tuple[int, ...], before: tuple[int, ...] | None) -> Iterator[Change]:
-        active = ""
-        if queue.consumers.single_active:
-            consumer = queue.consumers.active_consumer
-            active = "" if consumer is None else consumer.tag
+        tags = queues.consumer_tags(queue)
         is_defined = before is not None and before[-1] == sample[-1]
-        if active != self._active.get(queue.id, ""):
-            self._active[queue.id] = active
+        if tags != self._tags.get(queue.id, _NO_TAGS):
+            self._tags[queue.id] = tags
             is_defined = False
         if is_defined and sample == before:
             return
@@ -265,7 +263,7 @@ class Feed:
         ids = self._queues.ids()
         for at in range(0, len(ids), GONE_BATCH):
             for queue_id in self._queues.forget_missing(ids[at : at + GONE_BATCH]):
-                self._active.pop(queue_id, None)
+                self._tags.pop(queue_id, None)
                 self._heads.pop(queue_id, None)
                 ages.forget(queue_id)
                 yield Change(kind="queue.gone", key=queue_id)

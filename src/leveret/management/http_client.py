@@ -50,7 +50,7 @@ class HttpControl:
     def _result(self, status: int, content: bytes) -> Any:
         try:
             answer = json.loads(content) if content else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = {}
         if status == 200 and isinstance(answer, dict) and "result" in answer:
             return answer["result"]

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+# Maximum bytes of the body of an answer. The library limits the head.
+MAX_ANSWER: Final = 128 << 20
+_PART: Final = 64 << 10
 _PORTS: Final = {"http": 15672, "https": 15671}
 # Characters that no request may have.
 _INVALID: Final = re.compile(r"[\x00-\x20\x7f]")
@@ -81,7 +84,7 @@ class HttpEndpoint:
     def request(
         self, method: str, path: str, headers: dict[str, str], *, body: str | None = None, timeout: float
     ) -> tuple[int, bytes]:
-        """Return the status and content of the answer. Raises `NoAnswer`."""
+        """Return the status and content of the answer, of up to `MAX_ANSWER` bytes. Raises `NoAnswer`."""
         connection: http.client.HTTPConnection
         if self._context is None:
             connection = http.client.HTTPConnection(self.host, self._port, timeout=timeout)
@@ -90,8 +93,20 @@ class HttpEndpoint:
         try:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
-            return response.status, response.read()
+            return response.status, _read(response)
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             connection.close()
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """Return the body of an answer. Raises `NoAnswer` if it is too large."""
+    content = bytearray()
+    while part := response.read(_PART):
+        content += part
+        if len(content) > MAX_ANSWER:
+            raise NoAnswer(f"the answer has more than {MAX_ANSWER >> 20} MiB, the maximum")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return bytes(content)

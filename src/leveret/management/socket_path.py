@@ -1,4 +1,4 @@
-"""Paths of Unix sockets, which the operating system limits to about 100 bytes."""
+"""The control socket: its name, the maximum size of requests, and paths that the operating system limits to 100 bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CONTROL_SOCKET = "control.sock"
+# Maximum bytes of a request.
+MAX_REQUEST_SIZE = 1 << 20
 _MAX_PATH = 103
 
 

@@ -55,6 +55,7 @@ class Authentication:
         self.offered = offered(enabled, self._context)
         self.busy = False
         self._mechanism: Mechanism | None = None
+        self._name = ""
 
     # Implemented by the protocol
 
@@ -88,7 +89,7 @@ class Authentication:
     @property
     def mechanism(self) -> str:
         """The mechanism that the client has chosen; "" before."""
-        return "" if self._mechanism is None else self._mechanism.name
+        return self._name
 
     def start(self, mechanism: str, response: bytes | None) -> bool:
         """Start the exchange.
@@ -101,11 +102,13 @@ class Authentication:
             Whether the mechanism was offered. That of the broker's own tickets is accepted although it is not.
         """
         if mechanism == tickets.MECHANISM:
+            self._name = mechanism
             self._accept_ticket(response or b"")
             return True
         self._mechanism = create(mechanism, self.offered, self._context)
         if self._mechanism is None:
             return False
+        self._name = mechanism
         if response is None and self._mechanism.speaks_first:
             self.challenge(b"")
         else:

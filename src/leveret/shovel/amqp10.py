@@ -14,7 +14,7 @@ from leveret.client._async.session import Session
 from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.link import links
 from leveret.client.engine.amqp10.link.outgoing import Transfer
-from leveret.client.engine.amqp10.properties import encode_sections
+from leveret.client.engine.amqp10.properties import NO_ADDITIONS, encode_sections
 from leveret.client.message import Message
 from leveret.shovel.additions import Amend
 from leveret.shovel.definition import ON_CONFIRM, Definition
@@ -57,7 +57,9 @@ class Amqp10Destination(Destination):
         super().__init__(definition)
         self._amend = amend
         encode: Callable[[AnyMessage], Transfer] = (
-            self._received if amend is None and definition.source.protocol == AMQP10 else self._converted
+            self._received
+            if amend is None and definition.additions == NO_ADDITIONS and definition.source.protocol == AMQP10
+            else self._converted
         )
         self._encode = encode
 
@@ -93,6 +95,7 @@ class Amqp10Destination(Destination):
     def _converted(self, message: Message) -> Transfer:
         properties = message.properties if self._amend is None else self._amend(message)
         body = message.body
-        sections = encode_fitting(properties, partial(encode_sections, addresses=self.connection.core.addresses))
+        encode = partial(encode_sections, addresses=self.connection.core.addresses, additions=self.definition.additions)
+        sections = encode_fitting(properties, encode)
         head = sections + encode_data_head(len(body))
         return Transfer("", "", "", 0, [head, body], len(head) + len(body), body)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.client.engine.amqp10.addresses import Addresses
+from leveret.client.engine.amqp10.properties import Additions, encode_sections
 from leveret.client.errors import InvalidMessage, InvalidUrl
 from leveret.client.properties import NAMES, Properties, encode_properties
 from leveret.shovel.uris import AMQP091, AMQP10, PROTOCOLS, read_uri
@@ -22,6 +24,7 @@ QUEUE_LENGTH: Final = "queue-length"
 DEFAULT_PREFETCH: Final = 1000
 DEFAULT_RECONNECT_DELAY: Final = 5.0
 MAX_PREFETCH: Final = 65535
+MAX_URIS: Final = 64
 # Seconds.
 MAX_RECONNECT_DELAY: Final = 86400
 MAX_COUNT: Final = 2**63 - 1
@@ -54,7 +57,7 @@ _OF_PROTOCOL: Final[dict[tuple[str, str], tuple[str, ...]]] = {
         "dest-publish-properties",
         "dest-predeclared",
     ),
-    ("dest", AMQP10): ("dest-address",),
+    ("dest", AMQP10): ("dest-address", "dest-application-properties", "dest-message-annotations", "dest-properties"),
 }
 _COMMON: Final = (
     "src-uri",
@@ -69,6 +72,14 @@ _COMMON: Final = (
     "ack-mode",
     "reconnect-delay",
 )
+
+
+# The properties of AMQP 1.0 (messaging section 3.2.4), and the types of their values here.
+_FIELDS: Final[dict[str, type]] = {
+    **dict.fromkeys(("message_id", "user_id", "to", "subject", "reply_to", "correlation_id"), str),
+    **dict.fromkeys(("content_type", "content_encoding", "group_id", "reply_to_group_id"), str),
+    **dict.fromkeys(("absolute_expiry_time", "creation_time", "group_sequence"), int),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,7 @@ class Definition:
         reconnect_delay: Seconds before the shovel starts again after a failure; 0 if it does not.
         origin_headers: Whether to add headers with the exchange and the routing key of each message.
         publish_properties: Properties that replace those of each message.
+        additions: What replaces parts of each message over AMQP 1.0.
     """
 
     source: End
@@ -118,6 +130,7 @@ class Definition:
     timestamp_header: bool
     origin_headers: bool
     publish_properties: Mapping[str, Value]
+    additions: Additions
 
 
 def read_definition(name: str, value: Value) -> Definition:
@@ -195,6 +208,7 @@ class _Reader:
             self._boolean("dest-add-timestamp-header"),
             self._boolean(ADD_ORIGIN_HEADERS),
             self._properties(),
+            self._additions(),
         )
 
     def _end(self, side: str, protocol: str, needs_node: bool) -> End:
@@ -232,9 +246,9 @@ class _Reader:
     def _uris(self, key: str, protocol: str) -> tuple[str, ...]:
         value = self.values.get(key)
         uris = [value] if isinstance(value, str) else value
-        if not isinstance(uris, list) or not uris:
+        if not isinstance(uris, list) or not 1 <= len(uris) <= MAX_URIS:
             raise PreconditionFailed(
-                f"{self.shovel}: '{self.spell(key)}' is missing or invalid; expected a URI or a list of them"
+                f"{self.shovel}: '{self.spell(key)}' is missing or invalid; expected a URI or a list of 1 to {MAX_URIS}"
             )
         for uri in uris:
             try:
@@ -267,6 +281,37 @@ class _Reader:
             name = self.spell("dest-publish-properties")
             raise PreconditionFailed(f"{self.shovel}: '{name}': {error}") from None
         return given
+
+    def _additions(self) -> Additions:
+        found = Additions(
+            self._simple_values("dest-message-annotations"), self._simple_values("dest-application-properties"), {}
+        )
+        self._check_additions("dest-message-annotations", found._replace(application={}))
+        self._check_additions("dest-application-properties", found._replace(annotations={}))
+        fields: dict[str, Value] = {}
+        given: Mapping[str, Value] = self._simple_values("dest-properties")
+        for key, value in given.items():
+            name = key.replace("-", "_")
+            if name not in _FIELDS:
+                self._fail("dest-properties", key, f"properties among {', '.join(_FIELDS)}")
+            if type(value) is not _FIELDS[name]:
+                self._fail("dest-properties", f"{key}: {value}", "text, or a number for times and the group sequence")
+            fields[name] = str(value).encode("utf-8", "surrogateescape") if name == "user_id" else value
+        self._check_additions("dest-properties", Additions({}, {}, fields))
+        return found._replace(fields=fields)
+
+    def _check_additions(self, key: str, additions: Additions) -> None:
+        try:
+            encode_sections(Properties(), Addresses("plain"), additions)
+        except InvalidMessage as error:
+            raise PreconditionFailed(f"{self.shovel}: '{self.spell(key)}': {error}") from None
+
+    def _simple_values(self, key: str) -> Mapping[str, Value]:
+        table = self._table(key)
+        for name, value in table.items():
+            if not isinstance(value, (str, bool, int, float)):
+                self._fail(key, f"{name}: {value}", "text, numbers, true and false as values")
+        return table
 
     def _text(self, key: str) -> str | None:
         value = self.values.get(key)

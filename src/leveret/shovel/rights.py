@@ -54,15 +54,31 @@ class Rights:
         user = self._users.get(self._setter.user)
         return self._is_static or self._setter.is_operator or (user is not None and ADMINISTRATOR in user.tags)
 
-    def check(self, definition: Definition) -> None:
-        """Raise `AccessRefused` if the shovel may not run. Addresses of names are checked when it connects."""
+    def basis(self, acts: bool) -> object:
+        """Return a value that differs when the rights have changed.
+
+        Args:
+            acts: Whether the shovel acts with the permissions of its user.
+        """
+        user = self._users.get(self._setter.user) if acts else None
+        return self.is_trusted(), None if user is None else (user.permissions, user.topic_permissions)
+
+    def check(self, definition: Definition) -> bool:
+        """Return whether the shovel acts with the permissions of its user.
+
+        Raises:
+            AccessRefused: The shovel may not run. Addresses of names are checked when it connects.
+        """
+        acts = False
         for side, end in (("src", definition.source), ("dest", definition.destination)):
             for uri in end.uris:
                 parameters = read_uri(uri, end.protocol, "")
                 self._check_destination(side, uri, parameters)
                 if is_local(uri) and not has_credentials(uri, parameters):
+                    acts = True
                     self._check_user(side, parameters.vhost)
                     self._check_permission(side, end, parameters.vhost)
+        return acts
 
     async def hosts(self, side: str, end: End, name: str) -> list[tuple[Parameters, str]]:
         """Return the brokers of an end, each with its URI, to try in order. `check` must have passed.
@@ -153,9 +169,9 @@ class Rights:
                 " set it again as a user of the broker, or give the URI a user and a password"
             )
         if self._users.get(name) is None:
-            raise AccessRefused(f"user '{name}', who set the shovel, does not exist; set it again as another user")
+            raise AccessRefused(f"user '{name}', for whom the shovel acts, does not exist; set it again as another user")
         if not self._users.may_open(name, vhost):
-            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{name}', who set the shovel")
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{name}', for whom the shovel acts")
 
     def _check_permission(self, side: str, end: End, vhost: str) -> None:
         if self._setter.is_operator or end.protocol != AMQP091:
@@ -167,7 +183,7 @@ class Rights:
         if not self._users.may(self._setter.user, vhost, operation, resource):
             raise AccessRefused(
                 f"{operation} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused for user"
-                f" '{self._setter.user}', who set the shovel"
+                f" '{self._setter.user}', for whom the shovel acts"
             )
 
     def _refused_host(self, side: str, host: str) -> AccessRefused:

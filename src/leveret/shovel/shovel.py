@@ -50,8 +50,10 @@ class Shovel:
         self.type = type
         self.definition = definition
         self._rights = rights
-        # Whether it was trusted when it connected, and the URIs of the brokers that it may have connected to.
-        self._was_trusted = False
+        # Whether it acts with the permissions of its user, the basis of its rights when it began to connect, and the URIs
+        # of the brokers that it may have connected to.
+        self._acts = False
+        self._basis: object = None
         self._places: dict[tuple[str, str, int, str], str] = {}
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
@@ -77,15 +79,9 @@ class Shovel:
         supervising = self._supervise() if former is None else self._supervise_after(former)
         self._task = asyncio.get_running_loop().create_task(supervising, name=f"leveret shovel {self.name}")
 
-    def is_refused(self) -> bool:
-        """Return whether the shovel is connected, or about to connect, with rights that it does not have any more."""
-        if self._state == TERMINATED:
-            return False
-        try:
-            self._rights.check(self.definition)
-        except BrokerError:
-            return True
-        return self._was_trusted and not self._rights.is_trusted()
+    def has_changed_rights(self) -> bool:
+        """Return whether the shovel is connected, or about to connect, and its rights have changed since."""
+        return self._state != TERMINATED and self._basis is not None and self._basis != self._rights.basis(self._acts)
 
     def cancel(self) -> asyncio.Task[None]:
         """End the shovel, and return a task that ends when its connections are closed. It must have been started."""
@@ -163,8 +159,8 @@ class Shovel:
         await asyncio.to_thread(import_module, "leveret.shovel.transfer")
         from leveret.shovel.transfer import run
 
-        self._rights.check(self.definition)
-        self._was_trusted = self._rights.is_trusted()
+        self._acts = self._rights.check(self.definition)
+        self._basis = self._rights.basis(self._acts)
         self._places.clear()
         try:
             await run(self.definition, self._hosts, self._headers(), self._note_running)

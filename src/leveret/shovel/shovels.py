@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Seconds for brokers to answer the close of the connections of a shovel.
 CLOSE_TIMEOUT: Final = 1.0
+# Maximum number of shovels whose rights are compared in one turn.
+CHECKED_PER_TURN: Final = 500
 
 logger = logging.getLogger("leveret.shovel")
 
@@ -61,7 +63,7 @@ class Shovels(ParameterWatch):
         # The tasks of shovels that end.
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
-        self._checking = False
+        self._checking: asyncio.Handle | None = None
         self._starting: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
@@ -87,16 +89,21 @@ class Shovels(ParameterWatch):
             self._start_dynamic(vhost, name, value, setter, former)
 
     def users_changed(self) -> None:
-        """Check the rights of all shovels in a later turn, once for several changes."""
-        if self._shovels and not self._checking:
-            self._checking = True
-            asyncio.get_running_loop().call_soon(self._check_rights)
+        """Check the rights of all shovels in later turns, once for several changes."""
+        if self._shovels and self._checking is None:
+            self._checking = asyncio.get_running_loop().call_soon(self._check_all)
 
-    def _check_rights(self) -> None:
-        self._checking = False
-        for shovel in list(self._shovels.values()):
-            if shovel.is_refused():
+    def _check_all(self) -> None:
+        self._checking = None
+        self._check_rights(list(self._shovels.items()))
+
+    def _check_rights(self, unchecked: list[tuple[tuple[str, str, str], Shovel]]) -> None:
+        """Restart the shovels whose rights have changed. If they may not run any more, they then say why."""
+        for key, shovel in unchecked[:CHECKED_PER_TURN]:
+            if self._shovels.get(key) is shovel and shovel.has_changed_rights():
                 shovel.start(self._cancel(shovel))
+        if len(unchecked) > CHECKED_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._check_rights, unchecked[CHECKED_PER_TURN:])
 
     def vhost_added(self, name: str) -> None:
         """Start the static shovels of a new vhost."""

@@ -22,6 +22,7 @@ PROTOCOLS: Final = {AMQP091: "0-9-1", AMQP10: "1.0"}
 
 # Mechanisms that need no user in the URI.
 _WITHOUT_USER: Final = ("EXTERNAL", "ANONYMOUS")
+_DEFAULT_USER: Final = Parameters().user
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def has_credentials(uri: str, parameters: Parameters) -> bool:
     """Return whether a URI says who logs in. At the broker itself, that takes a user and a password."""
     if parameters.mechanism in _WITHOUT_USER:
         return not is_local(uri)
-    return "@" in _authority(uri)
+    return "@" in _authority(uri) or parameters.user != _DEFAULT_USER
 
 
 def at_address(parameters: Parameters, address: Callable[[], tuple[str, int]]) -> Parameters:

@@ -9,6 +9,13 @@ from leveret.broker.errors import StorageFailed
 
 # Of the messages between nodes. A node refuses a newer one.
 LINK_FORMAT: Final = 1
+# Looks without a sign of life of an owner before it counts as gone, and how many times the slowest one it has in addition.
+MIN_LOOKS: Final = 3
+SLOW_LOOKS: Final = 2
+
+
+class ServerAway(StorageFailed):
+    """The server does not answer, is no primary, or has lost the connection: another attempt may succeed."""
 
 
 class ClaimLost(StorageFailed):
@@ -41,6 +48,42 @@ class Observed:
     committed: int
     seen: str | None
     server: Server | None = None
+
+
+class Silence:
+    """The time without a sign of life of an owner, as repeated looks at the server see it.
+
+    A slow server or machine also delays the signs of an owner that lives: the slower the looks, the longer it has.
+
+    lease      seconds without a sign of life after which the owner is gone
+    interval   seconds between two looks, and in which one is answered
+    allowance  seconds that the owner has in addition
+    """
+
+    __slots__ = ("_interval", "_lease", "_looks", "_slowest", "_watched")
+
+    def __init__(self, lease: float, interval: float, allowance: float = 0.0) -> None:
+        self._lease = lease + allowance
+        self._interval = interval
+        self._looks = 0
+        self._watched = 0.0
+        self._slowest = 0.0
+
+    def note(self, took: float, pause: float) -> None:
+        """Note a look that has found no sign of life.
+
+        took   seconds until it was answered
+        pause  seconds since the answer to the one before
+        """
+        self._looks += 1
+        # In a longer pause, this process did not run, and perhaps the owner did not.
+        self._watched += min(pause, 2 * self._interval)
+        if took > self._interval:
+            self._slowest = max(self._slowest, took)
+
+    def is_over(self) -> bool:
+        """Return whether the owner is gone."""
+        return self._looks >= MIN_LOOKS and self._watched >= self._lease + SLOW_LOOKS * self._slowest
 
 
 class ClusterSettings:

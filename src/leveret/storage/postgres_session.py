@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import struct
@@ -18,7 +19,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.cluster import ClusterSettings, Server
+from leveret.storage.cluster import ClusterSettings, Server, ServerAway
 from leveret.storage.postgres_schema import BIGINT, BYTEA, TEXT, Statement
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -57,6 +58,15 @@ _WAIT_CANCELLED: Final = "01000"
 _LOST_CLASSES: Final = ("", "08", "40", "53", "57")
 _LOST: Final = ("25006", "55P03")
 LOCK_NOT_AVAILABLE: Final = "55P03"
+# Errors of a connection have no SQLSTATE. Another attempt does not help against these; a server that words them in
+# another language is waited for.
+_REFUSED: Final = re.compile(
+    r"for connection option|invalid port number|invalid \S+ value|password authentication failed|no password supplied"
+    r"|no pg_hba\.conf entry|authentication failed for user|permission denied for database|is not permitted to log in"
+    r'|(?:role|user|database) ".*" does not exist'
+)
+# Seconds for the server to give up a statement.
+_CANCEL_TIMEOUT: Final = 1.0
 
 _BINARY: Final = 1
 _bigint: Final = struct.Struct(">q")
@@ -71,6 +81,10 @@ class StoreLost(Exception):
 
 class Unfit(Exception):
     """A server that must not be used, as it is now."""
+
+
+class NotPrimary(Unfit):
+    """A server that takes no writes, or is an old primary: a promotion may be under way."""
 
 
 def bigint(value: int) -> bytes:
@@ -172,7 +186,13 @@ class Session:
                 raise
 
     def _connect(self, address: dict[str, Any], settings: ClusterSettings, schema: str, known: Server | None) -> None:
-        self._connection = psycopg.connect(make_conninfo("", **address), autocommit=True)
+        try:
+            self._connection = psycopg.connect(make_conninfo("", **address), autocommit=True)
+        except psycopg.errors.ConnectionTimeout as error:
+            raise psycopg.errors.ConnectionTimeout(
+                f"{error}: no host has answered within {address['connect_timeout']} seconds; if the server is slow, add"
+                " connect_timeout to its address"
+            ) from None
         self._pgconn = self._connection.pgconn
         self._connection.add_notice_handler(self._notice)
         # Prepares nothing by itself.
@@ -204,7 +224,9 @@ class Session:
         if known is not None and system != known.system:
             raise Unfit(f"the server is another one: its system identifier is {system}; expected {known.system}")
         if standby or read_only == "on":
-            raise Unfit("the server is a standby or read-only; connect to the primary (target_session_attrs=read-write)")
+            raise NotPrimary(
+                "the server is a standby or read-only; connect to the primary (target_session_attrs=read-write)"
+            )
         if fsync != "on":
             raise Unfit("the server has fsync = off, which loses confirmed messages; set fsync = on")
         if not standbys and not settings.unreplicated:
@@ -216,7 +238,7 @@ class Session:
         assert found is not None
         timeline: int = found[0]
         if known is not None and timeline < known.timeline:
-            raise Unfit(
+            raise NotPrimary(
                 f"the server is on timeline {timeline}, and a standby was promoted to timeline {known.timeline} since: it"
                 " is an old primary"
             )
@@ -319,6 +341,11 @@ class Session:
                 with socket.socket(fileno=os.dup(self._pgconn.socket)) as sock:
                     sock.shutdown(socket.SHUT_RDWR)
 
+    def cancel(self) -> None:
+        """Have the server give up the statement under way, or its wait for a standby. May be called from any thread."""
+        with self._closing, contextlib.suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT)
+
     def close(self) -> None:
         """Close the connection. Never raises."""
         with self._closing, contextlib.suppress(psycopg.Error):
@@ -336,10 +363,19 @@ def translated(state: str, message: str) -> StoreLost | StoreFull | StoreBroken:
 
 
 def unopened(error: BaseException) -> BaseException:
-    """Return the error for a store that cannot be opened."""
+    """Return the error for a store that cannot be opened: `ServerAway` if another attempt may succeed."""
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         # Of libpq's parser; its text may contain the password.
         return StorageFailed("'storage.dsn' is not an address of PostgreSQL, such as postgresql://user@host/database")
     if isinstance(error, (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken)):
-        return StorageFailed(f"the log in PostgreSQL cannot be opened: {' '.join(str(error).split())}")
+        text = " ".join(str(error).split())
+        kind = ServerAway if _may_return(error, text) else StorageFailed
+        return kind(f"the log in PostgreSQL cannot be opened: {text}")
     return error
+
+
+def _may_return(error: BaseException, text: str) -> bool:
+    """Return whether another attempt may succeed after an error."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, (NotPrimary, StoreLost))
+    return isinstance(translated(error.sqlstate or "", text), StoreLost) and not _REFUSED.search(text)

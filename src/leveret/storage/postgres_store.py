@@ -24,7 +24,7 @@ from leveret.broker.kept_files import PLACES
 from leveret.broker.log import AWAY, OK, Log
 from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
-from leveret.storage.cluster import ClaimLost, ClusterSettings
+from leveret.storage.cluster import ClaimLost, ClusterSettings, ServerAway, Silence
 from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join, join_shard
@@ -51,12 +51,8 @@ logger = logging.getLogger("leveret.storage")
 
 # Rows that recovery reads at a time. Unlike SQLite, the server sends them all before the first is used.
 SLICE_ROWS: Final = 200
-# Pause between two looks at the owner of a shard, and the time in which a look must be answered to count.
+# Seconds between two looks at the owner of a shard, and in which they must show whether it lives.
 POLL_INTERVAL: Final = 0.1
-MIN_POLLS: Final = 3
-# Seconds between two looks that count at most: in a longer pause, this process did not run, and perhaps the owner did not.
-MAX_PAUSE: Final = 2 * POLL_INTERVAL
-# Seconds in which looks must be answered in time.
 POLL_TIMEOUT: Final = 30.0
 # Time that a claim waits for a commit in progress. An owner that waits for a standby keeps the shard.
 CLAIM_TIMEOUT: Final = "200ms"
@@ -232,8 +228,8 @@ class PostgresStore:
         Raises `StorageFailed` if it shows one.
         """
         began = answered = time.monotonic()
-        watched, polls = 0.0, 0
-        while polls < MIN_POLLS or watched < self._settings.lease:
+        silence = Silence(self._settings.lease, POLL_INTERVAL)
+        while not silence.is_over():
             time.sleep(POLL_INTERVAL)
             before, asked = answered, time.monotonic()
             now = self._owner()
@@ -245,13 +241,9 @@ class PostgresStore:
                     f"shard {self._shard} in PostgreSQL is owned by node '{now.node}', which is alive; stop that broker, or"
                     " choose another database"
                 )
-            polls += 1
-            watched += min(answered - before, MAX_PAUSE)
-            if answered - asked > POLL_INTERVAL:
-                # While the server is slow, an owner may live without a sign.
-                watched, polls = 0.0, 0
+            silence.note(answered - asked, answered - before)
             if answered - began > max(POLL_TIMEOUT, 2 * self._settings.lease):
-                raise StorageFailed(f"PostgreSQL is too slow to tell whether node '{owner.node}' is alive")
+                raise ServerAway(f"PostgreSQL is too slow to tell whether node '{owner.node}' is alive")
         logger.warning(
             "node '%s' has shown no sign of life for %g seconds: taking over shard %d",
             owner.node,

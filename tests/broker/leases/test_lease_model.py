@@ -263,14 +263,17 @@ class LeaseMachine(QueueMachine):
                 lease.call(self.queue)
         QueueMachine.sleep(self, milliseconds)
 
+    def leased(self) -> list[Expected]:
+        planned = [
+            expected for batches in self.planned.values() for batch in batches.values() for expected in batch.messages
+        ]
+        return [*planned, *self.back.values()]
+
     @invariant()
     def leased_figures_are_exact(self) -> None:
         if not hasattr(self, "planned"):
             return
-        planned = [
-            expected for batches in self.planned.values() for batch in batches.values() for expected in batch.messages
-        ]
-        held = [*planned, *self.back.values()]
+        held = self.leased()
         leases = self.queue.leases
         assert self.queue.leased_count == len(held)
         assert leases is None or leases.bytes == sum(len(expected.body) for expected in held)

@@ -17,6 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import backlog, ready_list
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.statistics import QUEUE_GAUGES
 from tests.broker.support import Keeper, Taker, World, text_of
 from tests.support.examples import examples
 
@@ -301,6 +302,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Invariants
 
+    def leased(self) -> list[Expected]:
+        """Return the leased messages of a queue that has leases."""
+        return []
+
     @invariant()
     def figures_are_exact(self) -> None:
         if not hasattr(self, "queue"):
@@ -309,6 +314,12 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.ready_count == len(self.ready)
         assert queue.ready_bytes == sum(len(body) for body in self.ready)
         assert queue.unacked == len(self.unacked)
+        leased = self.leased()
+        there = [*self.ready.values(), *[expected for _, expected in self.unacked.values()], *leased]
+        kept = [len(expected.body) for expected in there if expected.persistent]
+        gauges = dict(zip(QUEUE_GAUGES, queue.gauges(), strict=True))
+        assert gauges["unacked_bytes"] == sum(len(body) for body in self.unacked)
+        assert (gauges["persistent"], gauges["persistent_bytes"]) == (len(kept), sum(kept))
         in_memory: list[Entry] = []
         seqs: list[int] = []
         for level in queue.ready.all_levels():
@@ -320,6 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert level.paged == sum(len(chunk.seqs) for chunk in level.chunks)
             assert level.paged_bytes == sum(chunk.bytes for chunk in level.chunks)
             assert not level.loading or level.chunks
+        read = sum(entry.message.size for entry in in_memory)
+        assert gauges["paged"] == len(seqs) + len(leased)
+        assert gauges["paged_bytes"] == gauges["ready_bytes"] + gauges["leased_bytes"] - read
         seqs.extend(entry.seq for entry in in_memory)
         assert sorted(seqs) == sorted(expected.seq for expected in self.ready.values())
         assert queue.ready.memory == sum(entry.message.size + ENTRY_OVERHEAD for entry in in_memory)

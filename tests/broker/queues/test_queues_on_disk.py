@@ -12,12 +12,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Recovery
 from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.queue import Queue
+from leveret.broker.statistics import QUEUE_GAUGES
 from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.storage.sqlite import SqliteLog
 from tests.broker.support import Clock, JsonReader, Keeper, World, text_of
@@ -268,6 +269,16 @@ class DiskMachine(RuleBasedStateMachine):
             self.transient[name] = set()
             assert self.queue(name).ready_count == len(self.kept[name])
             assert self.queue(name).ready_bytes == sum(len(body) for body in self.kept[name])
+
+    @invariant()
+    def figures_are_exact(self) -> None:
+        for name in NAMES if hasattr(self, "kept") else ():
+            kept = self.kept[name].keys()
+            gauges = dict(zip(QUEUE_GAUGES, self.queue(name).gauges(), strict=True))
+            found = (gauges["persistent"], gauges["persistent_bytes"], gauges["unacked_bytes"])
+            stored = [len(body) for body in kept - self.transient[name]]
+            held = [entry.message.size for entry in self.held if entry.queue.name == name]
+            assert found == (len(stored), sum(stored), sum(held))
 
     @rule(name=st.sampled_from(NAMES))
     def look(self, name: str) -> None:

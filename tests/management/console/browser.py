@@ -333,7 +333,7 @@ class Console:
         wait_until(lambda: self.script(fits), lambda: f"{self.location()} is wider than the window", SHOWN_WITHIN)
 
     def findings(self, axe: str) -> list[str]:
-        """Return serious and critical findings of axe-core, whose source is `axe`."""
+        """Return what axe-core finds, whose source is `axe`."""
         self.script(axe)
         found = self.driver.execute_async_script(
             "const [done] = arguments;"
@@ -343,7 +343,6 @@ class Console:
             f"{finding['id']}: {node['html'][:200]} {node['failureSummary']}"
             for finding in found
             for node in finding["nodes"]
-            if finding["impact"] in ("serious", "critical")
         ]
 
     def see_problem(self, status: int) -> None:

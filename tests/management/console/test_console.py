@@ -329,10 +329,21 @@ def test_declare_and_bind(console: Console, api: HttpBroker) -> None:
     console.fill("Arguments", "{broken")
     console.click("Declare queue", "dialog button")
     console.see("Arguments is not valid JSON")
-    console.fill("Arguments", '{"x-max-length": 7}')
+    console.fill("Arguments", '{"x-note": "ours"}')
+    console.see_no("Arguments is not valid JSON")
+    console.choose("Add argument", "x-overflow")
+    console.choose("x-overflow", "reject-publish")
+    console.choose("Add argument", "x-expires")
+    console.fill("x-expires", "100000")
+    console.choose("Type", "sorted")
+    console.fill("x-sort-key", "price")  # which the type needs
+    console.click("Remove x-expires")
+    console.choose("Add argument", "x-max-length")
+    console.fill("x-max-length", "7")
     console.click("Declare queue", "dialog button")
     console.see("Declared queue 'made by hand'")
-    assert queue(api, "made by hand")["arguments"] == {"x-max-length": 7}
+    expected = {"x-max-length": 7, "x-overflow": "reject-publish", "x-note": "ours", "x-sort-key": "price"}
+    assert queue(api, "made by hand")["arguments"] == {**expected, "x-queue-type": "sorted"}
     console.click("made by hand")
     console.click("Bindings")
     console.click("Add binding")
@@ -562,9 +573,16 @@ def test_a_policy(console: Console, api: HttpBroker) -> None:
     console.fill("Name", "limit")
     console.fill("Pattern", "^limited by")
     console.see("Matches 1 queue now")
+    console.choose("Add key", "overflow")
     console.fill("Definition", '{"max-length": 3}')
     console.click("Set policy", "dialog button")
     console.see("Set policy 'limit'")
+    console.click("Change…")
+    console.see_value("max-length", "3")
+    console.choose("overflow", "drop-head")
+    console.click("Set policy", "dialog button")
+    console.see_dialog(False)
+    assert api.get("/policies/%2F/limit")["definition"] == {"max-length": 3, "overflow": "drop-head"}
     for number in range(5):
         publish(api, "limited by policy", str(number))
     console.open("queues", "/", "limited by policy")
@@ -880,7 +898,10 @@ def test_the_topology_map(console: Console, shop: HttpBroker) -> None:
     console.see("Test message")
     before = queue(shop, "billing")["messages"]
     console.fill("Routing key", "order.7.paid")
-    lit = "return [...document.querySelectorAll('.map .node.on title')].map((title) => title.textContent).sort()"
+    lit = """
+      const titles = [...document.querySelectorAll(".map .node.on title")];
+      return titles.map((title) => title.textContent.split("\\n")[0]).sort();
+    """
     expected = ["audit", "audit.log", "billing", "order-events", "orders", "orders.paid"]
     console.see_result(expected, lit)
     busy = "return [...document.querySelectorAll('.map .edge.busy title')].map((title) => title.textContent)"
@@ -913,6 +934,37 @@ def test_live_updates(console: Console, api: HttpBroker) -> None:
     publish(api, "live", "unseen")
     console.press("r")
     console.wait_for_rows(lambda found: bool(found) and "2" in found[0])
+
+
+def test_a_broker_that_does_not_answer(console: Console) -> None:
+    console.enter("queues")
+    console.see("Live")
+    console.script("window.send = window.fetch; window.fetch = () => Promise.reject(new TypeError('dead'))")
+    console.press("r")
+    console.see("No answer since")
+    console.see("the broker does not answer")
+    console.script("window.fetch = window.send")
+    console.press("r")
+    console.see_no("No answer since")
+    console.see_no("the broker does not answer")
+
+
+def test_pages_of_a_vhost_and_of_a_node(console: Console, api: HttpBroker) -> None:
+    declare(api, "sized")
+    publish(api, "sized", "x")
+    console.enter("vhosts")
+    console.click("/", "td a")
+    console.see_heading("/")
+    console.see("Queue type")
+    console.find("[role=img]", "Messages of the vhost over time")
+    console.find("td a", "guest")
+    console.open("overview")
+    console.click("Memory", "a")
+    console.see("publishers are blocked above")
+    console.find("[role=img]", "Memory of the node over time")
+    console.see("Queues and their messages")
+    console.open("exchanges", "/", "amq.topic")
+    console.find("[role=img]", "Message rates of the exchange over time")
 
 
 def test_messages_are_found_and_moved(console: Console, api: HttpBroker) -> None:

@@ -14,7 +14,7 @@ import pytest
 from leveret.management.http.console import FILES
 from tests.management.http.client import HttpBroker
 from tests.support.broker import LeveretProcess, basic_config
-from tools import vendor_console
+from tools import document_arguments, vendor_console
 
 Headers = dict[str, str]
 
@@ -130,6 +130,11 @@ def test_a_path_prefix(tmp_path: Path) -> None:
 
 def test_vendored_libraries() -> None:
     assert vendor_console.problems(FILES / "vendor") == []
+
+
+def test_known_arguments() -> None:
+    found = (FILES / "app" / "arguments.js").read_text("utf-8")
+    assert found == document_arguments.document(), "run `python tools/document_arguments.py` with the path of arguments.js"
 
 
 def test_imports_of_packages_become_relative() -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(280)
 LOCAL = {"src-uri": "amqp://guest:guest@", "dest-uri": "amqp://guest:guest@"}
 SHOVELS: dict[str, dict[str, Any]] = {
     "orders": {**LOCAL, "src-queue": "in", "dest-protocol": "amqp10", "dest-address": "/queues/out"},
-    IMAGE: {**LOCAL, "src-uri": "amqp://127.0.0.1:1", "src-queue": IMAGE, "dest-queue": "out", "reconnect-delay": 0},
+    IMAGE: {**LOCAL, "src-uri": "amqp://u:p@127.0.0.1:1", "src-queue": IMAGE, "dest-queue": "out", "reconnect-delay": 0},
 }
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from leveret import sync
-from leveret.management.http.errors import HttpError
-from leveret.management.http.events import MAX_PENDING, MAX_SUBSCRIBERS, Events, Subscriber
+from leveret.management.http.events import MAX_PENDING, Events, Subscriber
 from leveret.management.http.identity import Identity
 from tests.management.http.client import HttpBroker
 from tests.management.http.test_process import make
@@ -212,11 +211,3 @@ def test_missed_events_that_are_not_kept_cause_a_reset() -> None:
     for _ in range(3000):
         events.publish("queue", "changed", {"name": "x"}, "/")
     assert "event: reset" in received(events.subscribe(ADMIN, (), first))
-
-
-def test_the_number_of_subscribers_is_limited() -> None:
-    events = Events()
-    for _ in range(MAX_SUBSCRIBERS):
-        events.subscribe(ADMIN, (), "")
-    with pytest.raises(HttpError, match=f"{MAX_SUBSCRIBERS} clients receive events"):
-        events.subscribe(ADMIN, (), "")

@@ -52,7 +52,17 @@ def test_checks_with_facts(api: HttpBroker) -> None:
         assert get(check) == {"status": "ok", "reason": "single node cluster"}
     for port in (api.process.port, api.port, metrics_port(api.process)):
         assert get(f"port-listener/{port}") == {"status": "ok", "port": port}
-    for protocol in ("amqp", "amqp091", "AMQP1.0", "http", "http%2Fprometheus"):
+    for protocol in (
+        "amqp",
+        "amqp091",
+        "AMQP0.9.1",
+        "amqp0-9-1",
+        "amqp0_9_1",
+        "AMQP1.0",
+        "amqp1-0",
+        "http",
+        "http%2Fprometheus",
+    ):
         assert get(f"protocol-listener/{protocol}")
     found = api.get("/health/checks/below-node-connection-limit")
     assert found["limit"] == "infinity" and found["connections"] >= 0

@@ -223,8 +223,9 @@ class Clock:
 
 
 def queue_item(name: str) -> dict[str, Any]:
-    keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
-    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(keys + QUEUE_GAUGES, 0)}
+    counters = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
+    numbers = (*counters, *QUEUE_GAUGES, "blocked_time", "blocked_since")
+    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(numbers, 0)}
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:

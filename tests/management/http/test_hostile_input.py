@@ -63,6 +63,13 @@ def test_large_arguments(api: HttpBroker, arguments: dict[str, Any], reason: str
         assert "'arguments' has " in reply.json["reason"] and reply.json["reason"].endswith(reason)
 
 
+def test_many_arguments(api: HttpBroker) -> None:
+    """A request that is too large for the control socket is the client's fault."""
+    arguments = {f"argument-{number}": 1 for number in range(60_000)}
+    reply = api("PUT", "/queues/%2F/many", {"arguments": arguments})
+    assert (reply.status, reply.json["error"]) == (400, "bad_request")
+
+
 def test_much_text() -> None:
     check_arguments({"a": "x" * 65536, "b": ["x" * 65536]})
     with pytest.raises(ValueError, match="'arguments' has too much text; expected at most 131072 characters"):

@@ -13,7 +13,7 @@ import pytest
 
 from leveret import sync
 from leveret.client.errors import Error
-from leveret.management.http.log_records import MAX_STREAMS
+from leveret.management.http.places import LOGS
 from tests.management.http.client import HttpBroker
 from tests.management.http.test_events import Stream
 from tests.support.logged import close_channel
@@ -124,12 +124,13 @@ def test_a_stream_ends_when_its_user_is_changed(api: HttpBroker) -> None:
 def test_the_number_of_streams_is_limited(api: HttpBroker) -> None:
     opened = []
     try:
-        for _ in range(MAX_STREAMS):
+        for _ in range(LOGS.of_user):
             context = follow(api, text="never")
             context.__enter__()
             opened.append(context)
         reply = api("GET", "/leveret/log", headers={"Accept": "text/event-stream"})
-        assert (reply.status, f"{MAX_STREAMS} clients" in reply.json["reason"]) == (503, True)
+        assert reply.status == 429
+        assert reply.json["reason"] == f"{LOGS.of_user} streams of the log of the user 'guest' are in progress, the maximum"
         assert api("GET", "/leveret/log").status == 200
     finally:
         for context in opened:

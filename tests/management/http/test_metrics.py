@@ -91,6 +91,7 @@ def test_every_scrape_has_one_identity(api: HttpBroker, path: str) -> None:
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_promtool_accepts_the_text(api: HttpBroker, path: str) -> None:
+    promtool("--version")  # skips the test before it declares a queue
     with sync.connect(api.process.url()) as connection:
         channel = connection.channel()
         channel.declare_queue(ODD)
@@ -159,7 +160,6 @@ def test_metrics_of_objects_follow_their_counters(api: HttpBroker) -> None:
                 "messages_acked_total": 1,
                 "messages_redelivered_total": 0,
                 "get_empty_total": 0,
-                "consumer_capacity": 0,
             }.items():
                 assert found.value(f"rabbitmq_queue_{name}", **queue) == value, name
             assert found.value("leveret_queue_memory_bytes", **queue) > 0
@@ -391,7 +391,8 @@ def test_a_process_that_starts_later_counts_new_messages_only() -> None:
 
 
 def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
-    from leveret.management.http.metrics.endpoint import MAX_SCRAPES, Metrics
+    from leveret.management.http.metrics.endpoint import Metrics
+    from leveret.management.http.places import SCRAPES
 
     async def no_rows() -> list[Row]:
         return []
@@ -413,13 +414,15 @@ def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
         settings = HttpEndpoint(Config(), Path("/nonexistent")).settings()
         metrics = Metrics(Cache(Control(Path(settings.control))), settings, list, no_rows, no_rows)
         scope: Scope = {"type": "http", "method": "GET", "path": "/none", "query_string": b"", "headers": []}
-        slow = [asyncio.create_task(metrics(scope, receive, send)) for _ in range(MAX_SCRAPES)]
-        while len(found) < MAX_SCRAPES:
+        addresses = ["10.0.0.1"] * SCRAPES.of_address + ["10.0.0.2"] * SCRAPES.of_address
+        slow = [asyncio.create_task(metrics({**scope, "client": (address, 1)}, receive, send)) for address in addresses]
+        while len(found) < SCRAPES.total:
             await asyncio.sleep(0)
-        await metrics(scope, receive, send)
+        await metrics({**scope, "client": ("10.0.0.1", 1)}, receive, send)
+        await metrics({**scope, "client": ("10.0.0.3", 1)}, receive, send)
         closed.set()
         await asyncio.gather(*slow)
         await metrics(scope, receive, send)
         return found
 
-    assert asyncio.run(statuses()) == [404] * MAX_SCRAPES + [503, 404]
+    assert asyncio.run(statuses()) == [404] * SCRAPES.total + [429, 503, 404]

@@ -12,7 +12,7 @@ import pytest
 
 from leveret import sync
 from leveret.broker.exchanges.registry import TYPES
-from tests.management.http.client import HttpBroker
+from tests.management.http.client import HttpBroker, send
 from tests.management.http.scrapes import metrics_port
 from tests.support.polling import wait_until
 
@@ -143,9 +143,72 @@ def test_names(api: HttpBroker) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(api.process.url()))
     assert connection._impl.server_properties["cluster_name"] in (name, name.encode())
     connection.close()
-    for path in ("/extensions", "/feature-flags", "/deprecated-features/used", "/shovels", "/federation-links/%2F"):
+    for path in ("/deprecated-features/used", "/shovels", "/federation-links/%2F"):
         assert api.get(path) == [], path
     assert api("GET", "/auth", user=None).json == {"oauth_enabled": False}
+
+
+def test_what_the_console_of_rabbitmq_reads(api: HttpBroker) -> None:
+    assert api.get("/extensions") == [{"javascript": "dispatcher.js"}]  # has the pages
+    flags = api.get("/feature-flags")
+    assert {"quorum_queue", "stream_queue", "virtual_host_metadata"} <= {flag["name"] for flag in flags}
+    for flag in flags:
+        assert flag.keys() == {"name", "desc", "doc_url", "state", "stability", "provided_by"}
+        assert flag["state"] == "enabled"
+        assert api("PUT", f"/feature-flags/{flag['name']}/enable", {}).status == 204
+    assert api("PUT", "/feature-flags/all/enable", {}).status == 204
+    reply = api("PUT", "/feature-flags/missing/enable", {})
+    assert (reply.status, "unknown feature flag 'missing'" in reply.json["reason"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("/api", "/api/index.html"), ("/api/", "/api/index.html"), ("/cli", "/cli/index.html"), ("/cli/", "/cli/index.html")],
+)
+def test_redirects(api: HttpBroker, path: str, target: str) -> None:
+    reply = send(api.port, "GET", path)
+    assert (reply.status, reply.headers["location"]) == (301, target)
+    while reply.status == 301:
+        reply = send(api.port, "GET", reply.headers["location"])
+    assert (reply.status, reply.headers["content-type"].startswith("text/html")) == (200, True)
+    assert send(api.port, "POST", path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/exchanges/%2F/amq.fanout/publish", {"routing_key": None}, 200),
+        ("POST", "/exchanges/%2F/amq.fanout/publish", {"properties": None}, 200),
+        ("POST", "/exchanges/%2F/amq.fanout/publish", {"properties": {"type": None, "headers": None}}, 200),
+        ("POST", "/exchanges/%2F/amq.fanout/publish", {"payload": None}, 400),
+        ("POST", "/exchanges/%2F/amq.fanout/publish", {"payload_encoding": None}, 400),
+        ("POST", "/leveret/exchanges/%2F/amq.fanout/destinations", {"routing_key": None, "properties": None}, 200),
+        ("POST", "/bindings/%2F/e/amq.topic/e/amq.fanout", {"routing_key": None, "arguments": None}, 201),
+        ("PUT", "/queues/%2F/nulls", {"durable": None, "auto_delete": None, "arguments": None}, 201),
+        ("PUT", "/exchanges/%2F/nulls", {"type": "topic", "durable": None, "internal": None, "arguments": None}, 201),
+        ("PUT", "/exchanges/%2F/nulls-without-type", {"type": None}, 201),
+        ("PUT", "/vhosts/nulls", {"description": None, "tags": None, "tracing": None}, 201),
+        ("PUT", "/policies/%2F/nulls", {"pattern": "^n", "definition": {"max-length": 1}, "priority": None}, 201),
+        ("PUT", "/policies/%2F/nulls", {"pattern": None, "definition": {"max-length": 1}}, 400),
+        ("PUT", "/permissions/%2F/guest", {"configure": None, "write": ".*", "read": ".*"}, 400),
+        ("PUT", "/users/nulls", {"password": None, "tags": ""}, 201),
+        ("PUT", "/users/nulls", {"password": "x", "tags": None}, 400),
+    ],
+)  # fmt: skip
+def test_keys_that_are_null(api: HttpBroker, method: str, path: str, body: dict[str, Any], status: int) -> None:
+    """Null stands for a missing key; a null routing key is empty, as in RabbitMQ."""
+    if path.endswith("/publish"):
+        body = {"properties": {}, "routing_key": "", "payload": "x", "payload_encoding": "string"} | body
+    reply = api(method, path, body)
+    assert reply.status == status, reply.content
+    if status == 201:
+        api("DELETE", f"{path}/~" if method == "POST" else path)
+
+
+def test_an_empty_password_is_refused(api: HttpBroker) -> None:
+    reply = api("PUT", "/users/empty", {"password": "", "tags": ""})
+    assert (reply.status, "the password is empty" in reply.json["reason"]) == (400, True)
+    assert api("GET", "/users/empty").status == 404
 
 
 def test_a_queue(api: HttpBroker) -> None:

@@ -81,11 +81,11 @@ def test_refused_policies(api: HttpBroker) -> None:
 
 def test_parameters(api: HttpBroker) -> None:
     path = "/parameters/shovel/%2F/move"
-    # Nothing listens there.
-    value = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    # Names that do not exist.
+    value = {"src-uri": "amqp://u:p@a.invalid", "src-queue": "a", "dest-uri": "amqp://u:p@b.invalid", "dest-queue": "b"}
     assert api("PUT", path, {"value": value}, user="maker").status == 201
     assert api("PUT", path, {"value": value}).status == 204
-    expected = {"vhost": "/", "component": "shovel", "name": "move", "value": value}
+    expected = {"vhost": "/", "component": "shovel", "name": "move", "value": value, "user": "guest"}
     assert api.get(path) == expected
     assert api.get("/parameters") == api.get("/parameters/shovel") == api.get("/parameters/shovel/%2F") == [expected]
     assert api("GET", "/parameters", user="manager").status == 401

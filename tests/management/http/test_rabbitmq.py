@@ -38,9 +38,8 @@ OMITTED: dict[str, set[str]] = {
 OMITTED_METRICS = (
     r"erlang_.*|telemetry_.*|rabbitmq_(erlang|raft|io|schema_db|msg_store|queue_index|auth_attempts)_.*"
     r"|rabbitmq_.*_reductions_total|rabbitmq_.*dead_lettered_.*|rabbitmq_connection_pending_packets"
-    r"|rabbitmq_queue_(disk_(reads|writes)_total|messages_paged_out(_bytes)?|messages_ram"
-    r"|messages_(ready|unacked)_ram|messages_persistent(_bytes)?|messages_unacked_bytes)"
-    r"|rabbitmq_channel_(prefetch|messages_uncommitted|acks_uncommitted)"
+    r"|rabbitmq_queue_disk_(reads|writes)_total"
+    r"|rabbitmq_channel_prefetch"
     # Only those of all queues together.
     r"|rabbitmq_queue_consumer_utilisation"
 )

@@ -23,10 +23,10 @@ PARAMETER = {"vhost": OWN, "component": "shovel", "name": "s"}
 
 @pytest.fixture(scope="module")
 def reach(http_process: HttpBroker) -> Iterator[HttpBroker]:
-    """A broker with the policymaker `limited`, who may use the names `mine...` of one vhost, and queues with a secret."""
+    """A broker with a policymaker, who may use the names `mine...` of one vhost, and queues with a secret."""
     api = http_process
     full = {"configure": ".*", "write": ".*", "read": ".*"}
-    assert api("PUT", "/users/limited", {"password": "limited", "tags": "policymaker"}).status == 201
+    assert api("PUT", "/users/restricted", {"password": "restricted", "tags": "policymaker"}).status == 201
     assert api("PUT", f"/users/{ROOT}", {"password": ROOT, "tags": "administrator"}).status == 201
     for vhost in (OWN, OTHER):
         api("PUT", f"/vhosts/{vhost}", {})
@@ -36,9 +36,9 @@ def reach(http_process: HttpBroker) -> Iterator[HttpBroker]:
         for queue in ("secret", "log"):
             body = {"routing_key": queue, "payload": "secret", "payload_encoding": "string", "properties": {}}
             assert api("POST", f"/exchanges/{vhost}/amq.default/publish", body, user=ROOT).json == {"routed": True}
-    api("PUT", f"/permissions/{OWN}/limited", {"configure": NAMES, "write": NAMES, "read": NAMES})
+    api("PUT", f"/permissions/{OWN}/restricted", {"configure": NAMES, "write": NAMES, "read": NAMES})
     yield api
-    for user in ("limited", ROOT):
+    for user in ("restricted", ROOT):
         api("DELETE", f"/users/{user}")
     for vhost in (OWN, OTHER):
         api("DELETE", f"/vhosts/{vhost}")
@@ -100,7 +100,7 @@ ATTEMPTS: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize(("method", "path", "body"), ATTEMPTS)
 def test_over_http(reach: HttpBroker, method: str, path: str, body: Any) -> None:
-    reply = reach(method, path, body, user="limited")
+    reply = reach(method, path, body, user="restricted")
     assert 400 <= reply.status < 500, (method, path, reply.status, reply.content)
     assert reach.get(f"/parameters/shovel/{OWN}") == []
 
@@ -129,7 +129,7 @@ def test_of_the_control_exchange(reach: HttpBroker) -> None:
         ("messages.move", {"vhost": OWN, "queue": "secret", "to_queue": "mine"}),
         ("shovels.restart", {"vhost": OWN, "name": "s"}),
     ]
-    with sync.connect(reach.process.url(user="limited", password="limited", vhost=OWN)) as connection:
+    with sync.connect(reach.process.url(user="restricted", password="restricted", vhost=OWN)) as connection:
         channel = connection.channel()
         for operation, arguments in attempts:
             with pytest.raises(Refused) as refused:
@@ -146,26 +146,26 @@ def test_own_objects_are_within_reach(reach: HttpBroker) -> None:
     """The refusals above have no other reason than missing permissions."""
     reach("PUT", f"/exchanges/{OWN}/mine.x", {"type": "fanout", "durable": True}, user=ROOT)
     reach("PUT", f"/queues/{OWN}/mine.copy", {"durable": True}, user=ROOT)
-    assert reach("POST", f"/bindings/{OWN}/e/mine.x/q/mine.copy", {}, user="limited").status == 201
+    assert reach("POST", f"/bindings/{OWN}/e/mine.x/q/mine.copy", {}, user="restricted").status == 201
     body = {"routing_key": "mine", "payload": "x", "payload_encoding": "string", "properties": {}}
     assert reach("POST", f"/exchanges/{OWN}/amq.default/publish", body, user=ROOT).json == {"routed": True}
-    assert reach("PUT", f"/parameters/shovel/{OWN}/s", shovel(), user="limited").status == 201
+    assert reach("PUT", f"/parameters/shovel/{OWN}/s", shovel(), user="restricted").status == 201
     [parameter] = reach.get(f"/parameters/shovel/{OWN}")
-    assert parameter["user"] == "limited"
+    assert parameter["user"] == "restricted"
     wait_until(lambda: [row["forwarded"] for row in reach.get(f"/shovels/{OWN}")] == [1])
     wait_until(
         lambda: (
             [row["user"] for row in reach.get("/connections") if row["user_provided_name"] == "Shovel s"]
-            == ["limited", "limited"]
+            == ["restricted", "restricted"]
         )
     )
     exported = reach.get(f"/definitions/{OWN}")["parameters"]
-    assert [item["user"] for item in exported] == ["limited"]
+    assert [item["user"] for item in exported] == ["restricted"]
     assert reach("POST", f"/definitions/{OWN}", {"parameters": exported}).status == 204
-    assert reach.get(f"/parameters/shovel/{OWN}")[0]["user"] == "limited"
+    assert reach.get(f"/parameters/shovel/{OWN}")[0]["user"] == "restricted"
     changed = [{"component": "shovel", "name": "s", **shovel(ack_mode="no-ack")}]
     assert reach("POST", f"/definitions/{OWN}", {"parameters": changed}, user=ROOT).status == 204
     assert reach.get(f"/parameters/shovel/{OWN}")[0]["user"] == ROOT
-    assert reach("DELETE", f"/parameters/shovel/{OWN}/s", user="limited").status == 204
+    assert reach("DELETE", f"/parameters/shovel/{OWN}/s", user="restricted").status == 204
     secrets = [row["messages"] for row in reach.get("/queues") if row["vhost"] in (OWN, OTHER) and row["name"] == "secret"]
     assert secrets == [1, 1]

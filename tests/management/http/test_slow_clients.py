@@ -35,6 +35,7 @@ class Exchange:
 class Connection:
     transport: Pipe = field(default_factory=Pipe)
     cycle: Exchange | None = None
+    client: tuple[str, int] | None = ("127.0.0.1", 1)
 
 
 class Clock:
@@ -102,6 +103,19 @@ def test_too_many_connections() -> None:
         clock.now += 1
     clients.close(connections)
     assert [connection.transport.aborted for connection in connections] == [False, True, True, False, False]
+
+
+def test_the_address_with_the_most_connections_loses_some() -> None:
+    clock = Clock()
+    clients = SlowClients(4, clock)
+    other = Connection(client=("10.0.0.1", 1))
+    clients.close([other])
+    clock.now += 1
+    connections = [other, *(Connection(client=(f"2001:db8::{number}", 1)) for number in range(5))]
+    clients.close(connections)
+    clock.now += 1
+    clients.close(connections)
+    assert [connection.transport.aborted for connection in connections] == [False, True, True, False, False, False]
 
 
 def test_a_connection_that_has_just_opened() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,6 +105,13 @@ def gained(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {key: after[key] - before[key] for key in after if after[key] != before[key]}
 
 
+def uncommitted(api: HttpBroker) -> dict[str, int]:
+    """Return what the only transactional channel has published, and what it has not committed."""
+    (row,) = [row for row in api.get("/channels") if row["transactional"]]
+    counts = {name: row[f"{name}_uncommitted"] for name in ("messages", "acks")}
+    return {**counts, "published": row["message_stats"]["publish"]}
+
+
 def test_transactions_count_when_they_commit(api: HttpBroker) -> None:
     with sync.connect(api.process.url()) as connection:
         channel = connection.channel(transactional=True)
@@ -110,11 +119,18 @@ def test_transactions_count_when_they_commit(api: HttpBroker) -> None:
         before = totals(api)
         channel.publish(b"body", routing_key="counted.tx")
         assert gained(before, totals(api)) == {}
+        assert uncommitted(api) == {"messages": 1, "acks": 0, "published": 0}
+        channel.tx_rollback()
+        assert gained(before, totals(api)) == {}
+        assert uncommitted(api) == {"messages": 0, "acks": 0, "published": 0}
+        channel.publish(b"body", routing_key="counted.tx")
         channel.tx_commit()
         assert gained(before, totals(api)) == {"publish": 1}
+        assert uncommitted(api) == {"messages": 0, "acks": 0, "published": 1}
         message = channel.get("counted.tx")
         assert message is not None
         message.ack()
+        within(lambda: uncommitted(api) == {"messages": 0, "acks": 1, "published": 1})
         channel.tx_commit()
         assert gained(before, totals(api)) == {"publish": 1, "get": 1, "deliver_get": 1, "ack": 1}
     api("DELETE", "/queues/%2F/counted.tx")
@@ -331,3 +347,45 @@ def test_gets_with_and_without_acknowledgement_have_rates_of_their_own(api: Http
             "get_no_ack": (8, 0),
             "deliver_get": (12, 0),
         }
+
+
+def test_lists_show_what_clients_have_declared_and_deleted_before(api: HttpBroker) -> None:
+    def names(path: str, key: str) -> set[str]:
+        return {row[key] for row in api.get(path)}
+
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        for number in range(8):
+            name = f"declared.{number}"
+            channel.declare_queue(name)
+            assert name in names("/queues", "name") and name in names("/bindings", "destination")
+            channel.declare_exchange(name, "topic")
+            assert name in names("/exchanges/%2F", "name")
+            channel.bind_queue(name, name, "a.#")
+            assert [row["routing_key"] for row in api.get(f"/bindings/%2F/e/{name}/q/{name}")] == ["a.#"]
+            channel.delete_exchange(name)
+            assert name not in names("/exchanges", "name")
+            channel.delete_queue(name)
+            assert name not in names("/queues/%2F", "name")
+
+
+def test_objects_say_since_when_they_are_idle(api: HttpBroker) -> None:
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.declare_queue("idle")
+        channel.publish(b"body", routing_key="idle")
+        began = datetime.now(UTC) - timedelta(seconds=10)
+
+        def idle(path: str, of: Callable[[Any], bool]) -> Any:
+            found = [row["idle_since"] for row in api.get(path) if of(row)]
+            return found[0] if found else None
+
+        for path, of in (
+            ("/queues/%2F", lambda row: row["name"] == "idle"),
+            ("/channels", lambda row: row["message_stats"]["publish"] == 1),
+        ):
+            since = datetime.fromisoformat(within(partial(idle, path, of)))
+            assert began < since < datetime.now(UTC)
+        channel.publish(b"body", routing_key="idle")
+        within(lambda: api.get("/queues/%2F/idle")["idle_since"] is None)
+    api("DELETE", "/queues/%2F/idle")

@@ -112,7 +112,7 @@ class Reader(CommitWaiter):
                 if queue.broker.work - begun > STEP_WORK:
                     queue.broker.jobs.deferred.add(queue)
                     break
-        queue.counters.count_deliveries(delivered, 0, 0, 0)
+        queue.counters.count_deliveries(delivered, 0, 0, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.has_credit_for(0):
                 self._read()

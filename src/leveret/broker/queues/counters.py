@@ -3,6 +3,56 @@
 from __future__ import annotations
 
 
+class TransientEntries:
+    """The entries of a durable queue that are not kept on disk: how many are in the queue, and their bytes.
+
+    Attributes:
+        count: Entries, ready, delayed or unacked.
+        bytes: Bytes of their bodies.
+        unacked: The unacked ones.
+        unacked_bytes: Bytes of the bodies of these.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+
+    def add(self, size: int) -> None:
+        """Count an entry that entered the queue."""
+        self.count += 1
+        self.bytes += size
+
+    def remove(self, size: int) -> None:
+        """Count an entry that has left the queue, or is kept on disk from now on."""
+        self.count -= 1
+        self.bytes -= size
+
+    def acquire(self, size: int) -> None:
+        """Count an entry that is unacked now."""
+        self.unacked += 1
+        self.unacked_bytes += size
+
+    def release(self, size: int) -> None:
+        """Count an entry that is not unacked any more."""
+        self.unacked -= 1
+        self.unacked_bytes -= size
+
+    def counts(self) -> tuple[int, ...]:
+        """Return all counts, for `restore`."""
+        return self.count, self.bytes, self.unacked, self.unacked_bytes
+
+    def restore(self, counts: tuple[int, ...]) -> None:
+        """Set all counts, to none if there are none."""
+        self.count, self.bytes, self.unacked, self.unacked_bytes = counts or (0, 0, 0, 0)
+
+    def keep_unacked(self) -> None:
+        """Count only the unacked entries: all others have left the queue."""
+        self.count = self.unacked
+        self.bytes = self.unacked_bytes
+
+
 class QueueCounters:
     """The counters of one queue.
 
@@ -17,6 +67,8 @@ class QueueCounters:
         settled_no_ack: Entries whose deliveries or gets needed no acknowledgement.
         removed: Entries that were settled otherwise.
         unacked: Acquired entries that wait for their settlement.
+        unacked_bytes: Bytes of their bodies; 0 for a stream, whose messages stay in it.
+        transient: The entries that are not kept on disk, if the queue keeps others; None before the first one.
         incoming: Messages by the name of the exchange that they were published to; None before the first one. Routes to
             very many queues are not counted.
     """
@@ -32,6 +84,8 @@ class QueueCounters:
         self.settled_no_ack = 0
         self.removed = 0
         self.unacked = 0
+        self.unacked_bytes = 0
+        self.transient: TransientEntries | None = None
         self.incoming: dict[str, int] | None = None
 
     @property
@@ -67,6 +121,13 @@ class QueueCounters:
         """Take back the count of a message that left the queue before it was visible."""
         self.published -= 1
 
+    def count_transient(self, size: int) -> None:
+        """Count an entry of a queue on disk that is not kept there."""
+        transient = self.transient
+        if transient is None:
+            transient = self.transient = TransientEntries()
+        transient.add(size)
+
     def count_incoming(self, exchange: str, messages: int) -> None:
         """Count messages that were published to an exchange and routed to the queue."""
         incoming = self.incoming
@@ -76,14 +137,15 @@ class QueueCounters:
 
     # Delivery
 
-    def count_deliveries(self, delivered: int, unacked: int, settled: int, redelivered: int) -> None:
+    def count_deliveries(self, delivered: int, unacked: int, unacked_bytes: int, settled: int, redelivered: int) -> None:
         """Count deliveries, and entries that are now acquired, or settled without acknowledgement."""
         self.delivered += delivered
         self.unacked += unacked
+        self.unacked_bytes += unacked_bytes
         self.settled_no_ack += settled
         self.redelivered += redelivered
 
-    def count_get(self, no_ack: bool, redelivered: bool) -> None:
+    def count_get(self, size: int, no_ack: bool, redelivered: bool) -> None:
         """Count an entry that `get` acquired; `count_settled_no_ack` follows if it needs no acknowledgement."""
         self.delivered += 1
         self.gets += 1
@@ -91,6 +153,7 @@ class QueueCounters:
             self.gets_no_ack += 1
         else:
             self.unacked += 1
+            self.unacked_bytes += size
         if redelivered:
             self.redelivered += 1
 
@@ -108,9 +171,10 @@ class QueueCounters:
         """Count an entry that needed no acknowledgement."""
         self.settled_no_ack += 1
 
-    def count_returned(self) -> None:
-        """Count an entry that is not acquired any more."""
+    def count_returned(self, size: int) -> None:
+        """Count an entry of `size` bytes that is not acquired any more."""
         self.unacked -= 1
+        self.unacked_bytes -= size
 
     def count_removed(self) -> None:
         """Count an entry that was settled without being accepted."""
@@ -118,13 +182,29 @@ class QueueCounters:
 
     # Undoing
 
-    def count_restored(self, entries: int) -> None:
-        """Count entries that are acquired again: they were before the broker stopped, or before a failed settlement."""
-        self.unacked += entries
-
-    def count_undone(self, accepted: bool) -> None:
-        """Count an entry that is acquired again because its settlement was undone."""
+    def count_restored(self, size: int) -> None:
+        """Count an entry of `size` bytes that was acquired before the broker stopped."""
         self.unacked += 1
+        self.unacked_bytes += size
+
+    def acquired(self) -> tuple[int, ...]:
+        """Return the numbers that a settlement changes, for `restore_acquired`."""
+        transient = self.transient
+        if transient is None:
+            return self.unacked, self.unacked_bytes
+        return (self.unacked, self.unacked_bytes, *transient.counts())
+
+    def restore_acquired(self, acquired: tuple[int, ...]) -> None:
+        """Undo the changes of a settlement that has failed."""
+        self.unacked, self.unacked_bytes = acquired[0], acquired[1]
+        transient = self.transient
+        if transient is not None:
+            transient.restore(acquired[2:])
+
+    def count_undone(self, size: int, accepted: bool) -> None:
+        """Count an entry of `size` bytes that is acquired again because its settlement was undone."""
+        self.unacked += 1
+        self.unacked_bytes += size
         if accepted:
             self.acked -= 1
         else:

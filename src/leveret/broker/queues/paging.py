@@ -17,6 +17,10 @@ class Paging:
         """Return the bytes of the entries in memory, if the queue counts them."""
         return 0
 
+    def paged(self) -> tuple[int, int]:
+        """Return the number of entries of which only the positions are in memory, and the bytes of their bodies."""
+        return 0, 0
+
     # Page out
 
     def paged_memory(self) -> int:

@@ -166,7 +166,7 @@ class Queue(Destination):
     def restore(self, entry: Entry) -> None:
         """Restore an entry that was acquired before the broker stopped. Its consumer is unknown."""
         settlement.restore(entry)
-        self.counters.count_restored(1)
+        self.counters.count_restored(entry.message.size)
         self.note_reacquired(entry)
 
     def is_unindexed(self) -> bool:
@@ -196,22 +196,44 @@ class Queue(Destination):
     # Statistics
 
     def sample(self) -> tuple[int, ...]:
-        """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
-        deduplication = self.deduplication
+        """Return the counters, the gauges of `QUEUE_GAUGES`, the times of `Rings.blocked`, and the revision."""
+        return self.counters.totals() + self.gauges() + self.consumers.blocked() + (self.revision,)
+
+    def gauges(self) -> tuple[int, ...]:
+        """Return the values of `QUEUE_GAUGES`."""
+        deduplication, leases, counters = self.deduplication, self.leases, self.counters
         keys, dropped = (0, 0) if deduplication is None else deduplication.figures()
-        gauges = (
-            self.ready_count,
-            self.delayed_count,
-            self.unacked,
-            self.leased_count,
-            self.ready_bytes,
+        ready, delayed, unacked, unacked_bytes = self.ready_count, self.delayed_count, self.unacked, counters.unacked_bytes
+        leased, leased_bytes = (0, 0) if leases is None else (leases.count, leases.bytes)
+        ready_bytes, delayed_bytes = self.ready_bytes, self.delayed_bytes
+        persistent = persistent_bytes = 0
+        if self.stored:
+            # Unacked messages stay in a stream, which counts them as ready.
+            persistent = ready + delayed + leased + (0 if self.replayable else unacked)
+            persistent_bytes = ready_bytes + delayed_bytes + unacked_bytes + leased_bytes
+            transient = counters.transient
+            if transient is not None:
+                persistent -= transient.count
+                persistent_bytes -= transient.bytes
+        paged, paged_bytes = self.paging.paged()
+        return (
+            ready,
+            delayed,
+            unacked,
+            leased,
+            ready_bytes,
+            delayed_bytes,
+            leased_bytes,
+            unacked_bytes,
+            persistent,
+            persistent_bytes,
+            paged,
+            paged_bytes,
             self.paging.memory(),
             len(self.consumers),
             keys,
             dropped,
-            self.revision,
         )
-        return self.counters.totals() + gauges
 
     @property
     @abstractmethod
@@ -226,6 +248,11 @@ class Queue(Destination):
     @property
     def delayed_count(self) -> int:
         """Entries that become visible later."""
+        return 0
+
+    @property
+    def delayed_bytes(self) -> int:
+        """Bytes of the bodies of the delayed entries."""
         return 0
 
     @property
@@ -393,6 +420,7 @@ class Queue(Destination):
             self.insert_new(copy)
         if entry.state == ACQUIRED:
             settlement.forget_holder(entry)
+            self.forget_transient(entry)
             settlement.settle(entry)
             self.counters.count_removed()
 
@@ -406,6 +434,13 @@ class Queue(Destination):
 
         An entry that `retries` stays in the queue.
         """
+
+    def forget_transient(self, entry: Entry) -> None:
+        """Count an entry that leaves the queue, if the queue counts those that are not kept on disk."""
+
+    def count_undone(self, entry: Entry, accepted: bool) -> None:
+        """Count an entry that is acquired again because its settlement was undone."""
+        self.counters.count_undone(entry.message.size, accepted)
 
     def note_reacquired(self, entry: Entry) -> None:
         """Note that an unknown consumer has an entry again, after a start or because its settlement was undone."""

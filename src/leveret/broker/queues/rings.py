@@ -62,6 +62,8 @@ class Rings:
     strays              number of consumers in rings that have left
     waiting_consumer    the consumer that was last parked until the next turn, although it had credit and a writable socket
     parkings            number of times that a consumer was parked
+    blocked_since       time since which all consumers are parked or have left, 0 if it is not so or there are none
+    blocked_time        milliseconds in which it was so, without the present time
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -76,6 +78,8 @@ class Rings:
         self.strays = 0
         self.waiting_consumer: Consumer | None = None
         self.parkings = 0
+        self.blocked_since = 0
+        self.blocked_time = 0
 
     def __len__(self) -> int:
         return len(self.consumers)
@@ -151,6 +155,11 @@ class Rings:
         self._enter(consumer)
         return True
 
+    def blocked(self) -> tuple[int, int]:
+        """Return `blocked_time`, and `blocked_since` in milliseconds of Unix time."""
+        since = self.blocked_since
+        return self.blocked_time, since + self.broker.timers.step if since else 0
+
     def remove(self, consumer: Consumer) -> Consumer | None:
         """Remove a consumer. Return the one that replaces it as the single active consumer."""
         del self.consumers[consumer]
@@ -225,6 +234,7 @@ class Rings:
         self.rings = NO_RINGS
         self.serving = NO_PRIORITIES
         self.strays = 0
+        self.blocked_since = 0
         return consumers
 
     def unpark(self, consumer: Consumer) -> bool:
@@ -234,6 +244,8 @@ class Rings:
             return False
         if len(self.rings) == 1:
             self.ring.append(consumer)
+            if self.blocked_since:
+                self._end_block()
         else:
             self._enter(consumer)
         return True
@@ -288,7 +300,19 @@ class Rings:
                 heappush(self.serving, -ring.priority)
 
     def _choose(self) -> None:
-        """Choose the non-empty ring of the highest priority."""
+        """Choose the non-empty ring of the highest priority, and note whether there is none."""
+        self._choose_ring()
+        if self.ring or not self.consumers:
+            if self.blocked_since:
+                self._end_block()
+        elif not self.blocked_since:
+            self.blocked_since = self.broker.timers.now()
+
+    def _end_block(self) -> None:
+        self.blocked_time += self.broker.timers.now() - self.blocked_since
+        self.blocked_since = 0
+
+    def _choose_ring(self) -> None:
         if len(self.rings) == 1:
             for only in self.rings.values():
                 self.ring = only.line

@@ -31,7 +31,7 @@ class QueueSamples:
         """Note the samples of queues in a pass.
 
         Return those that have changed, with the samples of now and before; None for a new queue. Queues with a single
-        active consumer are always returned, since their samples do not tell which consumer it is.
+        active or an exclusive consumer are always returned, since their samples do not tell which consumer it is.
         """
         number = self._number
         samples = self._samples
@@ -47,7 +47,7 @@ class QueueSamples:
             if sample != before:
                 samples[queue_id] = sample
                 found.append((queue, sample, before))
-            elif queue.consumers.single_active:
+            elif queue.consumers.single_active or queue.consumers.exclusive_consumer is not None:
                 found.append((queue, sample, before))
         return found
 

@@ -18,13 +18,15 @@ class ChunkCache(Paging):
 
     A stream pages out whenever it loads or appends a chunk, so the broker has nothing to page out for it.
 
-    chunks  in the order of loading
-    bytes   of their messages
+    chunks    in the order of loading
+    messages  number of their messages
+    bytes     of these
     """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.chunks: deque[StreamChunk] = deque()
+        self.messages = 0
         self.bytes = 0
 
     def memory(self) -> int:
@@ -38,6 +40,7 @@ class ChunkCache(Paging):
 
     def grow(self, count: int, size: int) -> None:
         """Count messages, with bodies of `size` bytes in total, that were added to a chunk."""
+        self.messages += count
         self.bytes += size + ENTRY_OVERHEAD * count
 
     def evict(self, keep: StreamChunk | None) -> list[StreamChunk]:
@@ -61,4 +64,5 @@ class ChunkCache(Paging):
         if messages is not None:
             chunk.messages = None
             chunk.overlays = {}
+            self.messages -= len(messages)
             self.bytes -= chunk.bytes + ENTRY_OVERHEAD * len(messages)

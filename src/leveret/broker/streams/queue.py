@@ -744,7 +744,7 @@ class StreamQueue(Queue):
             entry = undelivered.entry
             if entry.holder is not None:
                 settlement.detach(entry)
-                self.counters.count_returned()
+                self.counters.count_returned(0)
             return False
 
     def is_spent(self) -> bool:
@@ -862,7 +862,7 @@ class StreamQueue(Queue):
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
         counters = self.counters
-        counters.count_returned()
+        counters.count_returned(0)
         settlement.archive(entry)
         if outcome == ACCEPTED:
             counters.count_accepted(1)

@@ -155,7 +155,7 @@ class Reader:
                     consumer.deliver(entry)
         finally:
             self.next = seq
-            stream.counters.count_deliveries(delivered, unacked, delivered - unacked, 0)
+            stream.counters.count_deliveries(delivered, unacked, 0, delivered - unacked, 0)
             stream.broker.work += delivered
         return True
 
@@ -201,7 +201,7 @@ class Reader:
             entry = Entry(stream, record_batch.message(stream.name, self.covered - 1, self.next - 1), self.next)
             settlement.acquire_unacked(entry, consumer)
             self.covered = self.next
-            stream.counters.count_deliveries(record_batch.count, 1, 0, 0)
+            stream.counters.count_deliveries(record_batch.count, 1, 0, 0, 0)
             consumer.deliver(entry)
 
     def _collect(

@@ -48,15 +48,15 @@ class Transaction(CommitWaiter):
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen = FrozenQueues()
-        # Number of written settlements, and the requeues among them, which are still pending. While one is written: the
-        # number of entries of its queue that were acquired before.
+        # Number of written settlements, and the requeues among them, which are still pending. While one is written: what
+        # its queue counted before.
         self.settled = 0
         self.returned: list[Entry] = []
         # Outcomes other than those of `settle`, and failed delivery attempts of removed entries.
         self.applied: dict[Entry, Callable[[Entry], None]] = {}
         self.attempts: dict[Entry, int] = {}
         self.settling = False
-        self.unacked = 0
+        self.acquired: tuple[int, ...] = ()
         self.stepwise = False
         self.forced = False
         self.durable = False
@@ -120,7 +120,7 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             settlement.undo(entry)
-            entry.queue.counters.count_restored(self.unacked - entry.queue.unacked)
+            entry.queue.counters.restore_acquired(self.acquired)
             entry.queue.note_reacquired(entry)
             settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
@@ -217,7 +217,7 @@ class Transaction(CommitWaiter):
         entry, outcome = self.settlements[self.settled]
         queue = entry.queue
         self.durable = self.durable or entry.row is not None
-        self.unacked = queue.unacked
+        self.acquired = queue.counters.acquired()
         self.settling = True
         if outcome == ACCEPT:
             queue.settle(entry)
@@ -308,7 +308,7 @@ def _restore_settled(entry: Entry, outcome: int) -> None:
         if not queue.deleted:
             row.log.store(entry)
     settlement.undo(entry)
-    queue.counters.count_undone(outcome == ACCEPT)
+    queue.count_undone(entry, outcome == ACCEPT)
     queue.note_reacquired(entry)
 
 

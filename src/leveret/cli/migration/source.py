@@ -17,6 +17,7 @@ Key: TypeAlias = tuple[str, str]
 _TIMEOUT: Final = 60.0
 # RabbitMQ's maximum.
 _PAGE_SIZE: Final = 500
+_MAX_QUEUES: Final = 1_000_000
 # The columns of queues, with their values for queues whose node is down.
 _QUEUE_COLUMNS: Final[Row] = {
     "vhost": "",
@@ -69,7 +70,9 @@ class Source:
         while page <= pages:
             answer: Row = self._read(f"/queues?columns={','.join(_QUEUE_COLUMNS)}&page={page}&page_size={_PAGE_SIZE}")
             found |= {key_of(row): {**_QUEUE_COLUMNS, **row} for row in answer["items"]}
-            page, pages = page + 1, answer["page_count"]
+            if len(found) > _MAX_QUEUES:
+                raise Failed(f"{self._endpoint.shown} has more than {_MAX_QUEUES} queues, the maximum")
+            page, pages = page + 1, answer["page_count"] if answer["items"] else 0
         return [found[key] for key in sorted(found)]
 
     def delete_parameter(self, component: str, vhost: str, name: str) -> None:
@@ -91,7 +94,7 @@ class Source:
         content = self._request("GET", path)
         try:
             return json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Failed(f"{self._endpoint.shown} is not a management API: it answers with text that is not JSON") from None
 
     def _request(self, method: str, path: str) -> bytes:

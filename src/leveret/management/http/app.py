@@ -8,6 +8,7 @@ import logging
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -42,6 +43,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.payload_decoder import PayloadDecoder
+from leveret.management.http.places import REQUESTS, Kind, Places
 from leveret.management.http.request import Answer, CutOff, Request, asks_for
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
@@ -75,10 +77,6 @@ _MAX_BODY: Final = 2 << 20
 _MAX_PUBLIC_BODY: Final = 64 << 10
 # More parts of a path than any route has.
 _MAX_PARTS: Final = 16
-# Maximum number of files that are received and processed at a time. Further ones wait.
-_MAX_FILES: Final = 4
-# Maximum number of bodies that are processed while they are received. Further ones are refused.
-_MAX_UPLOADS: Final = 8
 # Methods that change nothing.
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 # Seconds for a client to send a body.
@@ -118,8 +116,7 @@ class Application:
         self._decoder = PayloadDecoder()
         self._logs = Logs(control, log)
         self._base = f"{settings.path_prefix}/api"
-        self._files = asyncio.Semaphore(_MAX_FILES)
-        self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
+        self._places = Places()
 
     @property
     def cache(self) -> Cache:
@@ -173,8 +170,14 @@ class Application:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        async with AsyncExitStack() as places:
+            await self._serve(scope, receive, send, headers, places)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str], places: AsyncExitStack
+    ) -> None:
         try:
-            answer = await self._answer(scope, receive, headers)
+            answer = await self._answer(scope, receive, headers, places)
         except HttpError as error:
             answer = _refusal(error)
         except BrokerRefused as refused:
@@ -194,7 +197,11 @@ class Application:
         except CutOff as error:  # the server closes the connection, since the answer has no end
             logger.warning("%s %s was cut off: %s", scope["method"], scope["path"], error)
 
-    async def _answer(self, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, headers: Mapping[str, str], places: AsyncExitStack) -> Answer:
+        """Return the answer to a request, which occupies places until the answer has ended. Raises `HttpError`."""
+        client = scope.get("client")
+        address = client[0] if client else ""
+        await places.enter_async_context(self._places.take(REQUESTS, "", address))
         parts = self._parts(scope)
         found = find(parts)
         if found is None:
@@ -209,8 +216,6 @@ class Application:
             raise HttpError(405, "method_not_allowed", f"expected {allowed}", (("allow", allowed),))
         if method not in _SAFE:
             self._check_origin(headers)
-        client = scope.get("client")
-        address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
         query = query_of(scope["query_string"])
@@ -218,6 +223,9 @@ class Application:
         _check_restrictions(route, identity, path, changes=method not in _SAFE and not route.reads and not is_dry_run)
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
+
+        async def occupy(kind: Kind) -> None:
+            await places.enter_async_context(self._places.take(kind, identity.name, address))
 
         async def handle(max_body: int) -> Answer:
             content = b"" if route.streamed else await self._read(receive, headers, max_body)
@@ -242,6 +250,7 @@ class Application:
                     self.deliveries,
                     self._decoder,
                     self._logs,
+                    occupy,
                 )
             )
 
@@ -255,13 +264,12 @@ class Application:
 
         limit = self._settings.max_body_size
         if route.streamed:
-            self._check_upload(headers, limit)
-            async with self._uploads:
-                return await handle(limit)
-        if not route.large:
-            return await show(min(limit, _MAX_PUBLIC_BODY if route.public else _MAX_BODY))
-        async with self._files:
+            _check_upload(headers, limit)
+        if route.place is not None:
+            await occupy(route.place)
+        if route.streamed or route.large:
             return await handle(limit)
+        return await show(min(limit, _MAX_PUBLIC_BODY if route.public else _MAX_BODY))
 
     async def _check_vhost(self, name: str) -> None:
         """Raise `HttpError` (404) if a vhost does not exist. Every vhost has a default exchange."""
@@ -301,14 +309,6 @@ class Application:
         if too_large:
             raise bad_request("Exceeded HTTP request body size limit")
         return bytes(content)
-
-    def _check_upload(self, headers: Mapping[str, str], limit: int) -> None:
-        """Raise `HttpError` if a body that is processed while it is received is too large, or too many are received."""
-        length = _length_of(headers)
-        if length > limit:
-            raise bad_request(f"the body has {length} bytes; {expected_size(limit)}")
-        if self._uploads.locked():
-            raise HttpError(503, "service_unavailable", f"{_MAX_UPLOADS} uploads are being received, the maximum")
 
     def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
         if isinstance(answer.body, RowStream):
@@ -410,6 +410,13 @@ def _length_of(headers: Mapping[str, str]) -> int:
             400, "bad_request", "both content-length and transfer-encoding; expected one", (("connection", "close"),)
         )
     return int(length) if length.isdecimal() else 0
+
+
+def _check_upload(headers: Mapping[str, str], limit: int) -> None:
+    """Raise `HttpError` (400) if a body that is processed while it is received is too large."""
+    length = _length_of(headers)
+    if length > limit:
+        raise bad_request(f"the body has {length} bytes; {expected_size(limit)}")
 
 
 def _address(client: tuple[str, int] | None) -> str:

@@ -1,7 +1,7 @@
 """A copy of the broker's objects and counters, at most 1.5 seconds old, with their samples.
 
-The process asks the broker for changes each second, and before a list that follows a change through the API, so that no
-list is older than the last change of its reader.
+The process asks the broker for changes each second, and before a list that follows a change through the API or the
+declaration, deletion or binding of an exchange or queue by a client, so that a list shows what was answered before.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Cache:
         # The change before which the last pass began, and the time of its beginning.
         self._passed_change = -1
         self._passed_at = 0.0
+        # The topology, as of `Control.topology`, before the last pass of a reader.
+        self._topology: list[Row] = []
         self._took = 0.0
         self.tick = self.started = int(clock())
         # The tick of samples: after a regular pass, they belong to the next one.
@@ -142,11 +144,14 @@ class Cache:
 
         The objects of shards that are not ready are missing.
         """
-        wanted = self._change
-        if not self._is_fresh(wanted):
+        wanted, asked = self._change, time.monotonic()
+        topology = await self._control.topology()
+        if not self._is_fresh(wanted, topology):
             async with self._lock:
-                if not self._is_fresh(wanted):
+                # A pass for another reader may have begun meanwhile.
+                if self._passed_at < asked and not self._is_fresh(wanted, topology):
                     await self._pass_if_ready()
+                    self._topology = topology
 
     async def _pass_if_ready(self) -> None:
         """Ask the broker for changes. If a shard ends meanwhile, the copies stay as they are."""
@@ -167,8 +172,8 @@ class Cache:
             self.node = NodeTotals()
             await self._pass()
 
-    def _is_fresh(self, change: int) -> bool:
-        return self._passed_change >= change and time.monotonic() - self._passed_at < MAX_AGE
+    def _is_fresh(self, change: int, topology: list[Row]) -> bool:
+        return self._passed_change >= change and self._topology == topology and time.monotonic() - self._passed_at < MAX_AGE
 
     async def poll(self, ticked: Callable[[], None]) -> None:
         """Ask the broker for changes each second, then call `ticked`."""

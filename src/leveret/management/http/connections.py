@@ -15,9 +15,10 @@ from leveret.management.http.objects import (
     CONNECTION_STATISTICS,
     CachedChannel,
     CachedConnection,
+    idle_since,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection, message_stats, with_rates
+from leveret.management.http.statistics import GARBAGE_COLLECTION, MESSAGE_STATS, message_stats, with_rates
 from leveret.management.json_values import ReplyValue
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
@@ -63,7 +64,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
         "frame_max": item["frame_max"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "host": host,
         "name": item["name"],
         "node": node,
@@ -111,19 +112,22 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
-def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates | None = None) -> Row:
+def channel_row(
+    channel: CachedChannel, connections: dict[int, Row], node: str, tick: int, rates: Rates | None = None
+) -> Row:
     """Return a channel."""
+    item = channel.item
     return {
-        "acks_uncommitted": 0,
+        "acks_uncommitted": item["uncommitted_acks"],
         "confirm": item["mode"] == "confirm",
         "connection_details": peer_of(connections.get(item["connection"])),
         "consumer_count": item["consumers"],
-        "garbage_collection": garbage_collection(),
+        "garbage_collection": GARBAGE_COLLECTION,
         "global_prefetch_count": item["prefetch"],
-        "idle_since": None,
+        "idle_since": idle_since(channel.changed_at, tick),
         "message_stats": message_stats(_stats(item), rates, _CHANNEL_STATS),
         "messages_unacknowledged": item["unacked"],
-        "messages_uncommitted": 0,
+        "messages_uncommitted": item["uncommitted"],
         "messages_unconfirmed": item["unconfirmed"],
         "name": _name_of(item, connections),
         "node": node,
@@ -157,7 +161,7 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
     return {
         "ack_required": not item["no_ack"],
         "active": item["active"],
-        "activity_status": "up" if item["active"] else "waiting",
+        "activity_status": _activity_of(item),
         "arguments": item["arguments"],
         "channel_details": channel,
         "consumer_tag": item["tag"],
@@ -167,6 +171,12 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "queue": {"name": item["queue"], "vhost": item["vhost"]},
         "user_who_performed_action": "" if connection is None else connection["user"],
     }
+
+
+def _activity_of(consumer: Row) -> str:
+    if consumer["single_active"]:
+        return "single_active"
+    return "up" if consumer["active"] else "waiting"
 
 
 def peer_of(connection: Row | None) -> Row:
@@ -350,7 +360,7 @@ async def close_of_user(request: Request) -> Answer:
 
 def _channel(request: Request, channel: CachedChannel, connections: dict[int, Row]) -> Row:
     rates = Rates([channel], CHANNEL_STATISTICS, request.cache.tick, request.windows)
-    return channel_row(channel.item, connections, request.settings.node, rates)
+    return channel_row(channel, connections, request.settings.node, request.cache.tick, rates)
 
 
 def _select_channels(request: Request, found: list[CachedChannel], connections: dict[int, Row]) -> Answer:
@@ -370,7 +380,7 @@ def _select_channels(request: Request, found: list[CachedChannel], connections: 
             return name(channel)
         if len(keys) == 1 and keys[0] in _CHANNEL_KEYS:
             return item[_CHANNEL_KEYS[keys[0]]]
-        return value_at(channel_row(item, connections, node), keys)
+        return value_at(channel_row(channel, connections, node, tick), keys)
 
     def order(channel: CachedChannel) -> tuple[str, str]:
         return str(channel.item["vhost"]), name(channel)

@@ -88,12 +88,22 @@ class Console:
         self._api = api
         self._root = f"{settings.path_prefix}/"
         self._security = {**_HEADERS, "content-security-policy": _policy(settings)}
+        documentation = f"{self._root}api/index.html"
+        # RabbitMQ's paths of its documentation and of its command line, which the documentation describes.
+        self._moved = {
+            f"{self._root}api/": documentation,
+            f"{self._root}cli/": f"{self._root}cli/index.html",
+            f"{self._root}cli/index.html/": documentation,
+        }
         self._files = _load(self._root, self._security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1") if scope["type"] == "http" else ""
         if path + "/" == self._root:
             response = Response(status_code=308, headers={**self._security, "location": self._root})
+        elif path.removesuffix("/") + "/" in self._moved and scope["method"] in ("GET", "HEAD"):
+            location = self._moved[path.removesuffix("/") + "/"]
+            response = Response(status_code=301, headers={**self._security, "location": location})
         elif path == self._root or path.startswith(f"{self._root}console/"):
             response = self._answer(scope, path)
         else:

@@ -7,14 +7,15 @@ import copy
 import json
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
-from leveret.management.socket_path import short_path
+from leveret.management.socket_path import MAX_REQUEST_SIZE, short_path
 
 # A reply, or an item of a list.
 Row: TypeAlias = dict[str, Any]
@@ -22,6 +23,8 @@ Row: TypeAlias = dict[str, Any]
 VERSION: Final = 1
 # Maximum number of concurrent calls. Further calls wait.
 MAX_CONNECTIONS: Final = 16
+# The same of one user.
+_MAX_OF_USER: Final = MAX_CONNECTIONS // 2
 # Maximum bytes of one line of a reply. The broker sends long lists in parts of about 32 KiB.
 MAX_LINE: Final = 256 << 20
 TIMEOUT: Final = 60.0
@@ -66,6 +69,9 @@ class Control:
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(max_connections)
         self._origin: Row | None = None
+        # The share of a user; the semaphores of users that have calls.
+        self._share: AbstractAsyncContextManager[None] = nullcontext()
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def on_behalf_of(self, user: str, source: str, token: str) -> Control:
         """Return the same pool for a user, whom the audit log names.
@@ -78,6 +84,10 @@ class Control:
         control = copy.copy(self)
         control._origin = {"user": user, "source": source, "login": "token" if token else "password"}
         control._token = token or None
+        share = self._shares.get(user)
+        if share is None:
+            share = self._shares[user] = asyncio.Semaphore(_MAX_OF_USER)
+        control._share = share
         return control
 
     async def call(self, name: str, arguments: Row | None = None, *, user: str | None = None) -> Any:
@@ -100,6 +110,10 @@ class Control:
         found: list[Row] = await self._send({"v": VERSION, "call": name, "arguments": arguments or {}, "partial": True})
         return found
 
+    async def topology(self) -> Any:
+        """Return what changes whenever an exchange, a queue or a binding does. Raises as `call`."""
+        return await self.list("statistics.topology")
+
     async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
         """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""
         return await self._send(self._as(user, {"v": VERSION, "call": name, "vhost": vhost, "arguments": arguments}))
@@ -110,12 +124,15 @@ class Control:
 
     async def _send(self, request: Row) -> Any:
         encoded = _encode(request if self._origin is None else request | {"origin": self._origin})
+        if len(encoded) > MAX_REQUEST_SIZE:
+            reason = f"the request has {len(encoded)} bytes for the broker; expected at most {MAX_REQUEST_SIZE}"
+            raise BrokerRefused("not-allowed", reason)
         async with self._connection() as connection:
             return await connection.call(encoded)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[_Connection]:
-        async with self._slots:
+        async with self._share, self._slots:
             try:
                 async with asyncio.timeout(TIMEOUT):
                     connection = self._idle.pop() if self._idle else await self._connect()

@@ -16,14 +16,13 @@ from typing import Final
 import msgspec
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import HttpError, bad_request
+from leveret.management.http.errors import bad_request
 from leveret.management.http.identity import Identity
 
 # Events that are kept for clients that reconnect.
 _KEPT: Final = 2000
 # Events that wait for a subscriber.
 MAX_PENDING: Final = 1000
-MAX_SUBSCRIBERS: Final = 500
 # Seconds between two comments, which show that the connection is alive.
 _KEEP_ALIVE: Final = 15.0
 # Seconds after which a client must connect again, since its token or session may have ended.
@@ -204,10 +203,8 @@ class Events:
         """Add a subscriber. One that reconnects with the id of its last event gets those since.
 
         Raises:
-            HttpError: There are too many subscribers (503), or the id is invalid.
+            HttpError: The id is invalid.
         """
-        if len(self._subscribers) >= MAX_SUBSCRIBERS:
-            raise HttpError(503, "service_unavailable", f"{MAX_SUBSCRIBERS} clients receive events; expected fewer")
         subscriber = Subscriber(identity, frozenset(kinds))
         for encoded in self._missed(subscriber, last_id):
             subscriber.put(encoded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Final
 
@@ -14,13 +15,8 @@ from leveret.management.http.overview import endpoints, metrics_endpoints
 from leveret.management.http.request import Answer, Request
 
 _NO_CACHE: Final = (("cache-control", "no-cache, no-store, must-revalidate"),)
-# Names of protocols in paths, by the protocol of the listener.
-_PROTOCOLS: Final = {
-    "amqp": ("amqp", "amqp091", "amqp0-9-1", "amqp10", "amqp1.0"),
-    "amqp/ssl": ("amqps", "amqp/ssl"),
-    "http": ("http",),
-    "https": ("https",),
-}
+# Names of AMQP with a version, as RabbitMQ's tools write them: amqp091, amqp0-9-1, amqp0.9.1, amqp10, amqp1-0.
+_AMQP_VERSION: Final = re.compile(r"amqp(0[-._]?9([-._]?1)?|1[-._]?0)")
 _AMQP: Final = ("amqp", "amqp/ssl")
 _UNLIMITED: Final = "infinity"
 # RabbitMQ's reason for checks of clusters that always pass on a single node.
@@ -136,9 +132,9 @@ async def port_listener(request: Request) -> Answer:
 async def protocol_listener(request: Request) -> Answer:
     wanted = request.path["protocol"].lower()
     found = [protocol for protocol, _, _ in await _listeners(request)]
-    listening = next((protocol for protocol in found if wanted in _PROTOCOLS.get(protocol, (protocol,))), None)
-    if listening is not None:
-        return _ok(protocol=listening)
+    protocol = "amqp" if _AMQP_VERSION.fullmatch(wanted) else "amqp/ssl" if wanted == "amqps" else wanted
+    if protocol in found:
+        return _ok(protocol=protocol)
     return _failed("No active listener", missing=request.path["protocol"], protocols=found)
 
 

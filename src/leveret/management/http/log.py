@@ -11,6 +11,7 @@ from leveret.management.http.errors import bad_request
 from leveret.management.http.event_stream import NO_KIND, EventStream, PolledStream
 from leveret.management.http.events import encode_event
 from leveret.management.http.log_records import LogStream
+from leveret.management.http.places import LOGS
 from leveret.management.http.request import Answer, Request
 from leveret.management.recent_log import LEVELS, MAX_RECORDS, LogFilter
 
@@ -43,8 +44,7 @@ class _LogReader:
         return b"".join([*(encode_event(*event) for event in events), encode_event(name, data, self._stream.id)])
 
     async def close(self) -> None:
-        """Release what the stream uses."""
-        self._stream.close()
+        """Do nothing: the stream uses nothing else."""
 
 
 def _number(request: Request, name: str, maximum: int) -> int | None:
@@ -80,13 +80,10 @@ async def show(request: Request) -> Answer:
         limit = DEFAULT_LIMIT
     if _EVENTS not in request.headers.get("accept", ""):
         return Answer(body=await request.logs.latest(wanted, limit))
+    await request.occupy(LOGS)
     last_id = request.headers.get("last-event-id", request.query.get("last_event_id", ""))
     reader = _LogReader(request.logs.open(wanted, limit, last_id), bool(last_id))
-    try:
-        subscriber = request.events.subscribe(request.identity, (NO_KIND,), "")
-    except BaseException:
-        await reader.close()
-        raise
+    subscriber = request.events.subscribe(request.identity, (NO_KIND,), "")
     stream = PolledStream(request.events, subscriber, reader)
     await stream.begin()
     return Answer(body=EventStream(stream))

@@ -17,11 +17,9 @@ from typing import Final
 import msgspec
 
 from leveret.management.http.control import Control, Row
-from leveret.management.http.errors import BrokerRefused, BrokerUnavailable, HttpError
+from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.recent_log import LogEntry, LogFilter, LogRecords
 
-# Maximum number of streams.
-MAX_STREAMS: Final = 32
 # Maximum number of records in one read of a stream, and of characters of their texts unless one record has more.
 MAX_READ: Final = 500
 MAX_TEXT: Final = 256 << 10
@@ -64,7 +62,6 @@ class Logs:
         self._sources = (self._broker, own)
         self._reading = asyncio.Lock()
         self._read_at = 0.0
-        self._streams = 0
         # Positions of another process do not apply to these records.
         self._epoch = secrets.token_hex(4)
 
@@ -74,25 +71,15 @@ class Logs:
         return _Cursor(self._sources).latest(wanted, limit)
 
     def open(self, wanted: LogFilter, limit: int, last_id: str) -> LogStream:
-        """Open a stream, which must be closed.
+        """Open a stream.
 
         Args:
             wanted: The conditions.
             limit: Number of records to begin with.
             last_id: The id of the last event that the client has; "" for a new client.
-
-        Raises:
-            HttpError: There are too many streams (503).
         """
-        if self._streams >= MAX_STREAMS:
-            raise HttpError(503, "service_unavailable", f"{MAX_STREAMS} clients follow the log; expected fewer")
-        self._streams += 1
         epoch, _, numbers = last_id.partition("-")
         return LogStream(self, wanted, limit, numbers if epoch == self._epoch else None)
-
-    def closed(self) -> None:
-        """Note that a stream is closed."""
-        self._streams -= 1
 
     def cursor(self, numbers: str | None) -> _Cursor:
         """Return a cursor after the records with these numbers, or at the oldest records if there are none."""
@@ -191,7 +178,6 @@ class LogStream:
         self._limit = limit
         self._numbers = numbers
         self._cursor: _Cursor | None = None
-        self._closed = False
 
     async def read(self) -> LogPage:
         """Return the next records: at first the last ones, unless the stream continues another one."""
@@ -212,9 +198,3 @@ class LogStream:
     def id(self) -> str:
         """The id of the last event."""
         return "" if self._cursor is None else self._logs.id_of(self._cursor)
-
-    def close(self) -> None:
-        """Release the place of the stream."""
-        if not self._closed:
-            self._closed = True
-            self._logs.closed()

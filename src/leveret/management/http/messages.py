@@ -62,7 +62,8 @@ async def find_destinations(request: Request) -> Answer:
 async def publish(request: Request) -> Answer:
     """Publish a message: `properties`, `routing_key`, `payload` and `payload_encoding` are required."""
     name = await _find_exchange(request)
-    properties, _, _, encoding = request.required("properties", "routing_key", "payload", "payload_encoding")
+    names = ("properties", "routing_key", "payload", "payload_encoding")
+    properties, _, _, encoding = request.required(*names, nullable=("properties", "routing_key"))
     if encoding not in ("string", "base64"):
         raise bad_request(f"unsupported encoding '{encoding}'; expected string or base64")
     message = {
@@ -76,9 +77,10 @@ async def publish(request: Request) -> Answer:
 
 
 def _properties(value: object) -> object:
-    """Return message properties. Clients also send empty lists for empty tables, as in RabbitMQ's answers."""
-    if value == []:
+    """Return message properties that are not null. Clients also send empty lists for empty tables, as RabbitMQ does."""
+    if value is None or value == []:
         return {}
     if not isinstance(value, dict):
         raise bad_request("invalid value of 'properties'; expected an object")
-    return value | {"headers": {}} if value.get("headers") == [] else value
+    found = {name: given for name, given in value.items() if given is not None}
+    return found | {"headers": {}} if found.get("headers") == [] else found

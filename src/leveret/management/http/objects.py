@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
@@ -24,6 +26,13 @@ _QUEUE_KEYS: Final = (
     *QUEUE_GAUGES,
 )
 _COUNTERS: Final = len(QUEUE_COUNTERS)
+_UNACKED: Final = _QUEUE_KEYS.index("unacked")
+_STREAM: Final = "stream"
+# Milliseconds to which the consumer capacity refers.
+CAPACITY_SPAN: Final = 1000 * RATE_SPAN
+# Keys that follow in samples, which have no sums.
+_BLOCKED: Final = ("blocked_time", "blocked_since")
+_ALL_QUEUE_KEYS: Final = (*_QUEUE_KEYS, *_BLOCKED)
 _EXCHANGE_KEYS: Final = ("publish_in", "publish_out", "deduplication_keys", "dropped_duplicates")
 _CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels")
 
@@ -203,27 +212,61 @@ def _unacked_age(unacked: int, since: int, now: float) -> int | None:
     return max(int(now - since / 1000), 0) if since else 0
 
 
+def idle_since(changed_at: int, tick: int) -> str | None:
+    """Return since when an object is idle; None for one that has changed in the last seconds."""
+    if tick - changed_at < RATE_SPAN or not changed_at:
+        return None
+    return datetime.fromtimestamp(changed_at, UTC).isoformat(timespec="milliseconds")
+
+
+def ready_of(item: Row) -> int:
+    """Return the number of messages of a queue that RabbitMQ calls ready: delayed and leased ones are not unacked."""
+    return int(item["ready"] + item["delayed"] + item["leased"])
+
+
+def unacked_of(item: Row) -> int:
+    """Return the number of unacked messages of a queue that are not ready. Those of a stream stay in it."""
+    return 0 if item.get("type") == _STREAM else int(item["unacked"])
+
+
+def ready_bytes_of(item: Row) -> int:
+    """Return the bytes of these."""
+    return int(item["ready_bytes"] + item["delayed_bytes"] + item["leased_bytes"])
+
+
+def _blocked_at(now: int, blocked: int, since: int) -> int:
+    """Return the milliseconds for which all consumers of a queue were unable to take messages, up to now."""
+    return blocked + (max(now - since, 0) if since else 0)
+
+
 class CachedQueue(Measured):
     """A queue.
 
     Attributes:
         id: Its id, which no other queue has had.
         item: What `queues.list` says of it.
+        changed_at: The second of the last change of its counters or gauges, or the one in which this process learned of it.
         flows: The messages that arrive from each exchange; None before the first one.
         ready_since: When its oldest ready message arrived at the latest, in milliseconds of Unix time; 0 if none is ready.
         unacked_since: When its oldest unacked message was delivered, in milliseconds of Unix time; 0 for less than a
             second ago.
     """
 
-    __slots__ = ("_totals", "flows", "id", "item", "ready_since", "unacked_since")
+    __slots__ = ("_blocked", "_totals", "changed_at", "flows", "id", "item", "ready_since", "unacked_since")
 
     def __init__(self, id: int, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.id = id
         self.item = item
+        self.changed_at = 0
         self.flows: Flows | None = None
         self.ready_since = 0
         self.unacked_since = 0
+        # The times of the last changes of `blocked_time` and `blocked_since`, in milliseconds, with these; None before the
+        # first one.
+        self._blocked: deque[tuple[int, int, int]] | None = None
+        if item["blocked_time"] or item["blocked_since"]:
+            self._note_blocked(item, 0)
         # Those of the vhost when the queue was new: the vhost may be deleted before the queue.
         self._totals = totals
         totals.count_queue(item, 1)
@@ -231,6 +274,7 @@ class CachedQueue(Measured):
     def describe(self, item: Row) -> None:
         """Replace the description of the queue."""
         self._totals.count_queue(self.item, -1)
+        item |= {key: self.item[key] for key in _BLOCKED}  # the sample follows
         self.item = item
         self.ready_since = 0  # the change `queue.head` follows if messages are ready
         self._totals.count_queue(item, 1)
@@ -248,6 +292,36 @@ class CachedQueue(Measured):
         """Return the age of its oldest unacked message in seconds; None if nothing is unacked."""
         return _unacked_age(self.item["unacked"], self.unacked_since, now)
 
+    def _note_blocked(self, item: Row, now: int) -> None:
+        """Note for how long its consumers were unable to take messages, and forget what is too old."""
+        samples = self._blocked
+        if samples is None:
+            samples = self._blocked = deque()
+        samples.append((now, item["blocked_time"], item["blocked_since"]))
+        while len(samples) > 1 and samples[1][0] <= now - CAPACITY_SPAN:
+            samples.popleft()
+
+    def consumer_capacity(self, item: Row, now: float) -> float:
+        """Return the share of the last seconds in which a consumer was able to take a message; 0 without consumers.
+
+        Args:
+            item: What the broker says of the queue now.
+            now: The time in seconds.
+        """
+        if not item["consumers"] or item["paused"]:
+            return 0.0
+        end = int(now * 1000)
+        start = end - CAPACITY_SPAN
+        before = 0
+        for at, blocked, since in self._blocked or ():
+            if at > start:
+                # The present time of the sample before may have ended since.
+                before = min(before, _blocked_at(at, blocked, since))
+                break
+            before = _blocked_at(start, blocked, since)
+        share = (_blocked_at(end, item["blocked_time"], item["blocked_since"]) - before) / CAPACITY_SPAN
+        return 1.0 - min(max(share, 0.0), 1.0)
+
     def leave(self) -> None:
         """Subtract the deleted queue from the totals of its vhost."""
         self._totals.count_queue(self.item, -1)
@@ -255,12 +329,16 @@ class CachedQueue(Measured):
     def sample(self, tick: int, sample: list[Any]) -> Sequence[int]:
         """Set the counters and gauges, and return the increments of the counters of `QUEUE`."""
         item = self.item
+        self.changed_at = tick
         self._totals.count_changes(item, sample)
-        item.update(zip(_QUEUE_KEYS, sample, strict=False))
+        before = item["blocked_time"], item["blocked_since"]
+        item.update(zip(_ALL_QUEUE_KEYS, sample, strict=False))
+        if before != (item["blocked_time"], item["blocked_since"]):
+            self._note_blocked(item, int(time.time() * 1000))
         return self.measure(
             QUEUE,
             tick,
-            (item["ready"] + item["delayed"] + item["leased"], item["unacked"]),
+            (ready_of(item), unacked_of(item)),
             (item["published"], *_deliveries(item)),
         )
 
@@ -317,13 +395,14 @@ class CachedConnection(Measured):
 
 
 class CachedChannel(Measured):
-    """A channel. `item` is what `channels.list` says of it, and `unacked_since` is as for a queue."""
+    """A channel. `item` is what `channels.list` says of it; `changed_at` and `unacked_since` are as for a queue."""
 
-    __slots__ = ("item", "unacked_since")
+    __slots__ = ("changed_at", "item", "unacked_since")
 
     def __init__(self) -> None:
         super().__init__()
         self.item: Row = {}
+        self.changed_at = 0
         self.unacked_since = 0
 
     def oldest_unacked_age(self, now: float) -> int | None:
@@ -333,6 +412,7 @@ class CachedChannel(Measured):
     def sample(self, tick: int, item: Row) -> Sequence[int]:
         """Set the description, and return the increments of the counters of `CHANNEL`."""
         self.item = item
+        self.changed_at = tick
         return self.measure(
             CHANNEL,
             tick,
@@ -375,13 +455,14 @@ class VhostTotals(Measured):
         sums = self._queues
         for index, key in enumerate(_QUEUE_KEYS):
             sums[index] += sign * item[key]
+        sums[_UNACKED] += sign * (unacked_of(item) - item["unacked"])
 
     def count_changes(self, item: Row, sample: list[Any]) -> None:
         """Add the differences between the counters of a queue and its new sample."""
         sums = self._queues
         for index, (key, value) in enumerate(zip(_QUEUE_KEYS, sample, strict=False)):
             known = item[key]
-            if value != known:
+            if value != known and (index != _UNACKED or item["type"] != _STREAM):
                 sums[index] += value - known
 
     def count_bytes(self, item: Row, sign: int) -> None:
@@ -397,7 +478,7 @@ class VhostTotals(Measured):
         self._counters = {key: max(value, self._counters.get(key, 0)) for key, value in counters.items()}
         gets = counters["got"] + counters["got_no_ack"]
         found = {
-            "ready": live["ready"] + live["delayed"] + live["leased"],
+            "ready": ready_of(live),
             "unacked": live["unacked"],
             "publish": published,
             "confirm": confirmed,

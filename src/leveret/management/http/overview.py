@@ -142,6 +142,19 @@ def _exchange_types() -> list[Row]:
     return [{"description": f"exchange type {name}", "enabled": True, "name": name} for name in _EXCHANGE_TYPES]
 
 
+# RabbitMQ's feature flags of what Leveret has.
+_FEATURE_FLAGS: Final = {
+    "drop_unroutable_metric": "Statistics count unroutable messages",
+    "empty_basic_get_metric": "Statistics count `basic.get` of empty queues",
+    "implicit_default_bindings": "Bindings of the default exchange are implicit",
+    "quorum_queue": "Queues of the type quorum",
+    "stream_filtering": "Filters of streams",
+    "stream_queue": "Queues of the type stream",
+    "user_limits": "Limits of connections and channels of a user",
+    "virtual_host_metadata": "Descriptions and tags of vhosts",
+}
+
+
 async def overview(request: Request) -> Answer:
     """Return versions and totals: of the visible vhosts, or of all for monitoring."""
     identity, settings = request.identity, request.settings
@@ -323,8 +336,33 @@ async def rebalance(request: Request) -> Answer:
     return NO_CONTENT
 
 
+async def extensions(request: Request) -> Answer:
+    """Return the scripts of RabbitMQ's console: the one that has its pages."""
+    return Answer(body=[{"javascript": "dispatcher.js"}])
+
+
+async def feature_flags(request: Request) -> Answer:
+    """Return RabbitMQ's feature flags of what Leveret has, which are always enabled."""
+    return Answer(
+        body=[
+            {
+                "name": name,
+                "desc": description,
+                "doc_url": "",
+                "state": "enabled",
+                "stability": "required",
+                "provided_by": "leveret",
+            }
+            for name, description in _FEATURE_FLAGS.items()
+        ]
+    )
+
+
 async def enable_feature_flag(request: Request) -> Answer:
-    raise bad_request(f"unknown feature flag '{request.name}': Leveret has no feature flags")
+    """Do nothing: feature flags are always enabled. Raises `HttpError` (400) for one that does not exist."""
+    if request.name not in _FEATURE_FLAGS and request.name != "all":
+        raise bad_request(f"unknown feature flag '{request.name}'; expected one of {', '.join(_FEATURE_FLAGS)}, or all")
+    return NO_CONTENT
 
 
 def _check_node(request: Request) -> None:

@@ -10,11 +10,9 @@ import msgspec
 
 from leveret._isolation import python_command
 from leveret.management.decoding.jobs import TIME_LIMIT, Decoded, Job
-from leveret.management.http.errors import HttpError
 
-# Maximum numbers of processes at a time, and of requests that wait for one.
+# Maximum number of processes at a time.
 _MAX_PROCESSES: Final = 2
-_MAX_WAITING: Final = 16
 # Seconds after which a process is killed, however little processor time it got.
 _TIMEOUT: Final = 30
 
@@ -24,18 +22,11 @@ class PayloadDecoder:
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_MAX_PROCESSES)
-        self._requests = 0
 
     async def execute(self, job: Job) -> Decoded:
-        """Return the result of a job. Raises `HttpError` (503) if too many requests wait."""
-        if self._requests == _MAX_PROCESSES + _MAX_WAITING:
-            raise HttpError(503, "service_unavailable", f"{self._requests} payloads are being decoded; try again")
-        self._requests += 1
-        try:
-            async with self._free:
-                return await _run(job)
-        finally:
-            self._requests -= 1
+        """Return the result of a job."""
+        async with self._free:
+            return await _run(job)
 
 
 async def _run(job: Job) -> Decoded:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
@@ -12,37 +13,19 @@ from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.history_store import Subject
 from leveret.management.http.lists import RowStream, Source, choose, columns_of, show_chosen, value_at
 from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
-from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue
+from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue, idle_since, ready_bytes_of, ready_of, unacked_of
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.samples import OlderSamples
-from leveret.management.http.statistics import deduplication, garbage_collection, message_stats, queue_totals, with_rates
+from leveret.management.http.statistics import GARBAGE_COLLECTION, deduplication, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
 
-# Keys of a queue if statistics are disabled, and those of the number of messages.
-_WITHOUT_STATISTICS: Final = (
-    "arguments",
-    "auto_delete",
-    "durable",
-    "exclusive",
-    "leader",
-    "members",
-    "name",
-    "node",
-    "online",
-    "policy",
-    "state",
-    "type",
-    "vhost",
-)
 # A column of lists of queues that RabbitMQ does not have: only queries that name it get it.
 OLDEST_READY_AGE: Final = "oldest_ready_age"
-_TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+_READY: Final = "messages_ready"
+_UNACKED: Final = "messages_unacknowledged"
+_LENGTHS: Final = ("messages", _READY, _UNACKED)
 # Keys of rows whose values are those of the broker's answer.
 _DIRECT = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "consumers", "memory")
-
-
-def _ready(item: Row) -> int:
-    return int(item["ready"] + item["delayed"] + item["leased"])
 
 
 def _stats(item: Row) -> dict[str, int]:
@@ -73,74 +56,189 @@ async def _older(request: Request, queues: Sequence[CachedQueue]) -> dict[Subjec
     return await request.history.older([_subject(queue) for queue in queues], request.windows, request.cache)
 
 
-def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
-    """Return a queue as lists show it."""
-    ready = _ready(item)
-    unacked = item["unacked"]
-    memory = item["memory"]
+@dataclass(slots=True)
+class _Shown:
+    """A queue in an answer.
+
+    Attributes:
+        item: What the broker says of it.
+        queue: The queue with its samples; None if it is unknown yet.
+        node: The name of the node.
+        rates: Its rates and samples; None if there are none.
+        now: The time in seconds.
+    """
+
+    item: Row
+    queue: CachedQueue | None
+    node: str
+    rates: Rates | None
+    now: float
+
+
+def _definition(shown: _Shown) -> Row:
+    """Return the keys that remain if statistics are disabled."""
+    item, node = shown.item, shown.node
     return {
         "arguments": item["arguments"],
         "auto_delete": item["auto_delete"],
-        "consumer_capacity": 1.0 if item["consumers"] and not ready else 0,
-        "consumer_utilisation": 1.0 if item["consumers"] and not ready else 0,
-        "consumers": item["consumers"],
         "durable": item["durable"],
-        "effective_policy_definition": item["effective_policy_definition"],
         "exclusive": item["exclusive"],
-        "exclusive_consumer_tag": None,
-        "garbage_collection": garbage_collection(),
-        "head_message_timestamp": item["head_timestamp"],
-        "idle_since": None,
         "leader": node,
         "members": [node],
-        "memory": memory,
-        "message_bytes": item["ready_bytes"],
-        "message_bytes_paged_out": 0,
-        "message_bytes_persistent": item["ready_bytes"] if item["durable"] else 0,
-        "message_bytes_ram": memory,
-        "message_bytes_ready": item["ready_bytes"],
-        "message_bytes_unacknowledged": 0,
-        "message_stats": message_stats(_stats(item), rates),
-        **queue_totals(ready, unacked, rates),
-        "messages_paged_out": 0,
-        "messages_persistent": ready + unacked if item["durable"] else 0,
-        "messages_ram": ready + unacked,
-        "messages_ready_ram": ready,
-        "messages_unacknowledged_ram": unacked,
         "name": item["name"],
         "node": node,
         "online": [node],
-        "operator_policy": item["operator_policy"],
         "policy": item["policy"],
-        "recoverable_slaves": None,
-        **with_rates({"reductions": 0}, rates),
-        "single_active_consumer_tag": item["active_consumer"] or None,
         "state": "paused" if item["paused"] else "running",
         "type": item["type"],
         "vhost": item["vhost"],
-        **_keys_of_type(item, node),
-        **deduplication(item),
     }
 
 
-def _keys_of_type(item: Row, node: str) -> Row:
-    """Return the keys that only queues of this type have."""
+def _lengths(shown: _Shown) -> Row:
+    return queue_totals(ready_of(shown.item), unacked_of(shown.item), shown.rates)
+
+
+def _message_stats(shown: _Shown) -> Row:
+    return {"message_stats": message_stats(_stats(shown.item), shown.rates)}
+
+
+def _sizes(shown: _Shown) -> Row:
+    """Return what the messages take, in memory and on disk."""
+    item = shown.item
+    ready, ready_bytes, paged, paged_bytes = ready_of(item), ready_bytes_of(item), item["paged"], item["paged_bytes"]
+    unacked, unacked_bytes = unacked_of(item), item["unacked_bytes"]
+    return {
+        "memory": item["memory"],
+        "message_bytes": ready_bytes + unacked_bytes,
+        "message_bytes_paged_out": paged_bytes,
+        "message_bytes_persistent": item["persistent_bytes"],
+        "message_bytes_ram": ready_bytes + unacked_bytes - paged_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "messages_paged_out": paged,
+        "messages_persistent": item["persistent"],
+        "messages_ram": ready + unacked - paged,
+        "messages_ready_ram": ready - paged,
+        "messages_unacknowledged_ram": unacked,
+    }
+
+
+def _state(shown: _Shown) -> Row:
+    """Return all other keys: consumers, policies, and those that only queues of this type have."""
+    item, node = shown.item, shown.node
+    capacity = 0.0 if shown.queue is None else shown.queue.consumer_capacity(item, shown.now)
+    row = {
+        "consumer_capacity": capacity,
+        "consumer_utilisation": capacity,
+        "consumers": item["consumers"],
+        "effective_policy_definition": item["effective_policy_definition"],
+        "exclusive_consumer_tag": item["exclusive_consumer"] or None,
+        "garbage_collection": GARBAGE_COLLECTION,
+        "head_message_timestamp": item["head_timestamp"],
+        "idle_since": None if shown.queue is None else idle_since(shown.queue.changed_at, int(shown.now)),
+        "operator_policy": item["operator_policy"],
+        "recoverable_slaves": None,
+        **with_rates({"reductions": 0}, shown.rates),
+        "single_active_consumer_tag": item["active_consumer"] or None,
+        **deduplication(item),
+    }
     if item["type"] == "quorum":
-        return {
+        row |= {
             "message_bytes_dlx": 0,
             "messages_dlx": 0,
             "open_files": {node: 0},
             "single_active_consumer_ctag": item["active_consumer"] or None,
         }
-    return {"readers": {node: item["consumers"]}} if item["type"] == "stream" else {}
+    elif item["type"] == "stream":
+        row["readers"] = {node: item["consumers"]}
+    return row
 
 
-def _reduced(request: Request, row: Row) -> Row:
-    """Return the row of a queue without statistics if the query disables them."""
+def _age(shown: _Shown) -> Row:
+    return {OLDEST_READY_AGE: None if shown.queue is None else shown.queue.oldest_ready_age(shown.now)}
+
+
+# A function that returns keys of a row. An answer calls only those that return a key which it shows.
+_Part: TypeAlias = Callable[[_Shown], Row]
+_PARTS: Final[tuple[_Part, ...]] = (_definition, _lengths, _message_stats, _sizes, _state)
+
+
+def _parts_of(names: Collection[str]) -> tuple[_Part, ...]:
+    """Return the parts that have these keys."""
+    return tuple(dict.fromkeys(_PART_OF.get(name.removesuffix("_details"), _state) for name in names))
+
+
+def _parts_for(request: Request) -> tuple[_Part, ...]:
+    """Return the parts that an answer needs."""
+    columns = request.query.get("columns")
+    if request.asks_for("disable_stats"):
+        totals = request.asks_for("enable_queue_totals")
+        found: tuple[_Part, ...] = (_definition, _lengths) if totals else (_definition,)
+    else:
+        found = _PARTS
+    if columns is None:
+        return found
+    wanted = _parts_of([name.partition(".")[0] for name in columns.split(",")])
+    return tuple(part for part in wanted if part in found or part is _age)
+
+
+def queue_row(shown: _Shown, parts: tuple[_Part, ...] = _PARTS) -> Row:
+    """Return the parts of a queue as lists show it."""
+    row: Row = {}
+    for part in parts:
+        row |= part(shown)
+    return row
+
+
+# Keys of the parts, except for those of `_state`.
+_PART_OF: Final[dict[str, _Part]] = {
+    **dict.fromkeys(
+        (
+            "arguments",
+            "auto_delete",
+            "durable",
+            "exclusive",
+            "leader",
+            "members",
+            "name",
+            "node",
+            "online",
+            "policy",
+            "state",
+            "type",
+            "vhost",
+        ),
+        _definition,
+    ),
+    **dict.fromkeys(_LENGTHS, _lengths),
+    "message_stats": _message_stats,
+    **dict.fromkeys(
+        (
+            "memory",
+            "message_bytes",
+            "message_bytes_paged_out",
+            "message_bytes_persistent",
+            "message_bytes_ram",
+            "message_bytes_ready",
+            "message_bytes_unacknowledged",
+            "messages_paged_out",
+            "messages_persistent",
+            "messages_ram",
+            "messages_ready_ram",
+            "messages_unacknowledged_ram",
+        ),
+        _sizes,
+    ),
+    OLDEST_READY_AGE: _age,
+}
+
+
+def _without_rates(request: Request, row: Row) -> Row:
+    """Return the row of a queue without the rates of its lengths if the query disables statistics."""
     if not request.asks_for("disable_stats"):
         return row
-    names = _WITHOUT_STATISTICS + (_TOTALS if request.asks_for("enable_queue_totals") else ())
-    return {name: row[name] for name in names}
+    return {name: value for name, value in row.items() if not name.endswith("_details")}
 
 
 async def visible(request: Request) -> list[CachedQueue]:
@@ -154,17 +252,14 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
     node, cache, windows = request.settings.node, request.cache, request.windows
     request.check_listed_samples(len(queues))
     older: dict[Subject, OlderSamples] = {}
-    has_age = OLDEST_READY_AGE in request.query.get("columns", "").split(",")
+    parts, now = _parts_for(request), time.time()
 
     def show(queue: CachedQueue) -> Row:
         samples = queue.samples
         rates = None
         if windows or not (samples is None or samples.is_idle(cache.tick)):
             rates = _rates(request, [queue], older.get(_subject(queue)) if older else None)
-        row = queue_row(queue.item, node, rates)
-        if has_age:
-            row[OLDEST_READY_AGE] = queue.oldest_ready_age(time.time())
-        return _reduced(request, row)
+        return _without_rates(request, queue_row(_Shown(queue.item, queue, node, rates, now), parts))
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
@@ -176,15 +271,9 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
             key = keys[0]
             if key in _DIRECT:
                 return item[key]
-            if key == "messages":
-                return _ready(item) + item["unacked"]
-            if key == "messages_ready":
-                return _ready(item)
-            if key == "messages_unacknowledged":
-                return item["unacked"]
-            if key == OLDEST_READY_AGE:
-                return queue.oldest_ready_age(time.time())
-        return value_at(queue_row(item, node), keys)
+            if key in _LENGTHS:
+                return (ready_of(item) if key != _UNACKED else 0) + (unacked_of(item) if key != _READY else 0)
+        return value_at(queue_row(_Shown(item, queue, node, None, now), _parts_of(keys[:1])), keys)
 
     def order(queue: CachedQueue) -> tuple[str, str]:
         return queue.item["vhost"], queue.item["name"]
@@ -216,16 +305,22 @@ async def show(request: Request) -> Answer:
     else:
         older = await _older(request, [cached])
         rates = _rates(request, [cached], older.get(_subject(cached)))
-    row = queue_row(item, request.settings.node, rates)
-    consumers = []
-    if item["consumers"] or item["owner"] is not None:
-        connections = await connections_by_number(request)
-        found = await request.control.call("consumers.list", {"vhost": request.vhost, "queue": request.name})
-        consumers = [consumer_row(consumer, connections, request.settings.node) for consumer in found]
-        if item["owner"] is not None:
-            row["owner_pid_details"] = peer_of(connections.get(item["owner"]))
-    row |= {"consumer_details": consumers, "deliveries": [], "incoming": []}
-    return Answer(body=columns_of(_reduced(request, row), request.query))
+    row = queue_row(_Shown(item, cached, request.settings.node, rates, time.time()), _parts_for(request))
+    if not request.asks_for("disable_stats"):
+        row |= {**await _consumers(request, item), "deliveries": [], "incoming": []}
+    return Answer(body=columns_of(_without_rates(request, row), request.query))
+
+
+async def _consumers(request: Request, item: Row) -> Row:
+    """Return the consumers and the owner of a queue."""
+    if not item["consumers"] and item["owner"] is None:
+        return {"consumer_details": []}
+    connections = await connections_by_number(request)
+    found = await request.control.call("consumers.list", {"vhost": request.vhost, "queue": request.name})
+    row: Row = {"consumer_details": [consumer_row(consumer, connections, request.settings.node) for consumer in found]}
+    if item["owner"] is not None:
+        row["owner_pid_details"] = peer_of(connections.get(item["owner"]))
+    return row
 
 
 async def flows(request: Request) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.payload_decoder import PayloadDecoder
+from leveret.management.http.places import Kind
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -92,6 +93,7 @@ class Request:
         deliveries: Returns what was sent of the alerts.
         decoder: Decodes payloads.
         logs: The latest log records.
+        occupy: Occupies a place until the answer has ended. Raises `HttpError` if there is none.
     """
 
     settings: HttpSettings
@@ -113,6 +115,7 @@ class Request:
     deliveries: Callable[[], list[Deliveries]]
     decoder: PayloadDecoder
     logs: Logs
+    occupy: Callable[[Kind], Awaitable[None]]
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 
@@ -153,13 +156,13 @@ class Request:
             self._body = _decode(self.content)
         return self._body
 
-    def required(self, *names: str) -> list[Any]:
-        """Return keys of the body. Raises `HttpError` (400) if one is missing."""
+    def required(self, *names: str, nullable: Collection[str] = ()) -> list[Any]:
+        """Return keys of the body. Raises `HttpError` (400) if one is missing, or null unless it is among `nullable`."""
         body = self.body()
-        missing = [name for name in names if body.get(name) is None]
+        missing = [name for name in names if body.get(name) is None and not (name in nullable and name in body)]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
-        return [body[name] for name in names]
+        return [body.get(name) for name in names]
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a boolean key of the body, which clients also send as a string. Raises `HttpError` (400)."""
@@ -178,15 +181,19 @@ class Request:
         return found
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Return a key of the body that is an integer. Raises `HttpError` (400)."""
-        value = self.body().get(name, default)
+        """Return a key of the body that is an integer; the default if it is null or missing. Raises `HttpError` (400)."""
+        value = self.body().get(name)
+        if value is None:
+            return default
         if not isinstance(value, int) or isinstance(value, bool):
             raise bad_request(f"invalid value of '{name}'; expected an integer")
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a key of the body that is a text. Raises `HttpError` (400)."""
-        value = self.body().get(name, default)
+        """Return a key of the body that is a text; the default if it is null or missing. Raises `HttpError` (400)."""
+        value = self.body().get(name)
+        if value is None:
+            return default
         if not isinstance(value, str):
             raise bad_request(f"invalid value of '{name}'; expected a string")
         return value

@@ -20,6 +20,7 @@ from leveret.management.http.console import Console
 from leveret.management.http.control import Control
 from leveret.management.http.hosts import HostCheck, Refusals
 from leveret.management.http.metrics.endpoint import Metrics
+from leveret.management.http.places import REQUESTS
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.slow_clients import SlowClients
 from leveret.management.parent import wait_for_end
@@ -36,8 +37,8 @@ _KEEP_ALIVE: Final = 75
 # uvicorn would cancel the remaining ones and log errors.
 _STOP_TIMEOUT: Final = 2
 _CANCEL_TIMEOUT: Final = 4
-# Maximum number of connections and requests at a time.
-_MAX_CONCURRENT: Final = 1000
+# Maximum number of connections at a time.
+_MAX_CONCURRENT: Final = REQUESTS.total
 # Maximum number of connections without those that wait for a request being closed.
 _MAX_WAITING: Final = 500
 # Ticks of the server, a tenth of a second each, between two looks at slow clients.

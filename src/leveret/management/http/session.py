@@ -26,7 +26,7 @@ _ENDED: Final = "a session of the user has ended; connect again"
 async def login(request: Request) -> Answer:
     """Sign in with a form, as in RabbitMQ."""
     _, cookie = await _open(request)
-    return Answer(204, headers=(cookie,))
+    return Answer(200, "ok", (cookie,))
 
 
 async def show(request: Request) -> Answer:

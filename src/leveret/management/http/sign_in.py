@@ -64,6 +64,8 @@ class SignIn:
         # Digests of credentials that were accepted, with the time until which they are exempt from limits.
         self._accepted: OrderedDict[bytes, float] = OrderedDict()
         self._key = secrets.token_bytes(32)
+        # Checks in progress by the digest of the credentials and the address.
+        self._checks: dict[tuple[bytes, str], asyncio.Task[Row]] = {}
         # The providers that renew tokens, by issuer; renewals in progress by the ids of sessions.
         self._clients = {client.issuer: client for client in settings.oauth_clients}
         self._refreshers: dict[str, Refresher] = {}
@@ -213,14 +215,30 @@ class SignIn:
             if until > time.monotonic():
                 found: Row = await self._control.call("users.authenticate", login)
             else:
-                with self._attempts.attempt(address):
-                    found = await self._logins.call("users.authenticate", login)
+                found = await self._share_check(key, login)
         except BrokerRefused:
-            self._attempts.refused(address)
             raise _refused("Login failed") from None
         self._accepted[key] = time.monotonic() + _ACCEPTED_SECONDS
         if len(self._accepted) > _MAX_ACCEPTED:
             self._accepted.popitem(last=False)
+        return found
+
+    async def _share_check(self, key: bytes, login: Row) -> Row:
+        """Check credentials. Requests with the same ones from the same address share one check."""
+        shared = (key, login["address"])
+        check = self._checks.get(shared)
+        if check is None:
+            check = self._checks[shared] = asyncio.get_running_loop().create_task(self._check(login))
+            check.add_done_callback(lambda _: self._checks.pop(shared))
+        return await asyncio.shield(check)
+
+    async def _check(self, login: Row) -> Row:
+        with self._attempts.attempt(login["address"]):
+            try:
+                found: Row = await self._logins.call("users.authenticate", login)
+            except BrokerRefused:
+                self._attempts.refused(login["address"])
+                raise
         return found
 
     def _credentials(self, authorization: str) -> tuple[str, str]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from leveret.security.addresses import network_of
 
 # Seconds for the first request of a connection to arrive, and for the next one after an answer.
 FIRST_TIMEOUT: Final = 20.0
@@ -30,6 +33,9 @@ class Connection(Protocol):
     @property
     def cycle(self) -> Exchange | None: ...
 
+    @property
+    def client(self) -> tuple[str, int] | None: ...
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -52,8 +58,9 @@ class SlowClients:
     """Closes connections of slow clients.
 
     Args:
-        max_waiting: Maximum number of connections, beyond which those are closed that wait for a request the longest. A
-            connection that was not there at the last look is not among them: its request may be about to arrive.
+        max_waiting: Maximum number of connections, beyond which those are closed that wait for a request the longest, at
+            first those of the address or /64 network with the most of them, and none of an address with less than half as
+            many. A connection that was not there at the last look is not among them: its request may be about to arrive.
         clock: Returns the time in seconds.
     """
 
@@ -67,18 +74,22 @@ class SlowClients:
         """Close the connections among these that are slow. Call this often."""
         now = self._clock()
         seen: dict[Connection, _Seen] = {}
-        waiting: list[tuple[float, Connection]] = []
+        waiting: list[Connection] = []
         for connection in connections:
             state = seen[connection] = self._look(connection, now)
             if now - state.since >= _limit(state):
                 connection.transport.abort()
-            elif state.is_waiting and connection in self._seen:
-                waiting.append((state.since, connection))
-        self._seen = seen
+            elif state.is_waiting:
+                waiting.append(connection)
+        known, self._seen = self._seen, seen
         excess = len(connections) - self._max
-        if excess > 0:
-            waiting.sort(key=lambda item: item[0])
-            for _, connection in waiting[:excess]:
+        if excess > 0 and waiting:
+            counts = Counter(map(_network, waiting))
+            # A burst of one address, whose connections are new, closes none of others.
+            least = max(counts.values()) / 2
+            found = [connection for connection in waiting if connection in known and counts[_network(connection)] >= least]
+            found.sort(key=lambda connection: (-counts[_network(connection)], seen[connection].since))
+            for connection in found[:excess]:
                 connection.transport.abort()
 
     def _look(self, connection: Connection, now: float) -> _Seen:
@@ -94,6 +105,10 @@ class SlowClients:
         ):
             state.since = before.since
         return state
+
+
+def _network(connection: Connection) -> str:
+    return network_of(connection.client[0]) if connection.client else ""
 
 
 def _limit(state: _Seen) -> float:

@@ -1,7 +1,7 @@
 """Lists of all objects, at most one second old.
 
-They are read from the broker only while clients ask for them. A change through the API expires them, so that a list is
-never older than the last change of its reader.
+They are read from the broker only while clients ask for them. A change through the API expires them, and so does one of
+exchanges, queues or bindings by a client, so that a list shows what was answered before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class _List:
         self.rows: list[Row] = []
         # The rows in the form of the API, or None until a reader asks for them.
         self.shown: list[Row] | None = None
-        # The change before which the rows were read, and the time at which their reading began.
+        # The change before which the rows were read, the topology then, and the time at which their reading began.
         self.change = -1
+        self.topology: list[Row] = []
         self.read_at = 0.0
         self.lock = asyncio.Lock()
 
@@ -52,16 +53,18 @@ class Snapshot:
 
     async def _read(self, call: str) -> _List:
         cached = self._lists.setdefault(call, _List())
-        wanted = self._change
-        if not self._is_fresh(cached, wanted):
+        wanted, asked = self._change, time.monotonic()
+        topology = await self._control.topology()
+        if not self._is_fresh(cached, wanted, topology):
             async with cached.lock:
-                if not self._is_fresh(cached, wanted):
+                # Another reader may have read it meanwhile.
+                if cached.read_at < asked and not self._is_fresh(cached, wanted, topology):
                     change, began = self._change, time.monotonic()
                     cached.rows = await self._control.list(call)
                     cached.shown = None
-                    cached.change, cached.read_at = change, began
+                    cached.change, cached.topology, cached.read_at = change, topology, began
         return cached
 
     @staticmethod
-    def _is_fresh(cached: _List, change: int) -> bool:
-        return cached.change >= change and time.monotonic() - cached.read_at < MAX_AGE
+    def _is_fresh(cached: _List, change: int, topology: list[Row]) -> bool:
+        return cached.change >= change and cached.topology == topology and time.monotonic() - cached.read_at < MAX_AGE

@@ -25,13 +25,10 @@ MESSAGE_STATS: Final = (
     "redeliver",
     "return_unroutable",
 )
-# Statistics of Erlang's garbage collection, which are always 0.
-_GARBAGE_COLLECTION: Final = ("fullsweep_after", "max_heap_size", "min_bin_vheap_size", "min_heap_size", "minor_gcs")
-
-
-def garbage_collection() -> Row:
-    """Return `garbage_collection` of a queue, connection or channel."""
-    return dict.fromkeys(_GARBAGE_COLLECTION, 0)
+# `garbage_collection` of a queue, connection or channel: statistics of Erlang's, which are always 0.
+GARBAGE_COLLECTION: Final[Row] = dict.fromkeys(
+    ("fullsweep_after", "max_heap_size", "min_bin_vheap_size", "min_heap_size", "minor_gcs"), 0
+)
 
 
 def deduplication(item: Row) -> Row:

@@ -41,6 +41,7 @@ from leveret.management.http import (
     vhosts,
 )
 from leveret.management.http.identity import ADMIN, ANY, MONITOR, POLICY, Access
+from leveret.management.http.places import DECODED, EVENTS, FILES, SEARCHES, TAILS, UPLOADS, Kind
 from leveret.management.http.policies import OPERATOR_POLICIES, POLICIES, Policies
 from leveret.management.http.request import Answer, Request
 
@@ -63,6 +64,7 @@ class Route:
         reads: Whether the method changes nothing, although it is POST.
         streamed: Whether the body is processed while it is received.
         has_dry_run: Whether it changes nothing with `dry_run` in the query.
+        place: What the method occupies until its answer has ended, which is limited.
     """
 
     handler: Handler
@@ -74,6 +76,7 @@ class Route:
     reads: bool = False
     streamed: bool = False
     has_dry_run: bool = False
+    place: Kind | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class Node:
 
 _DEFINITIONS: Final = {
     "GET": Route(definitions.download, ADMIN, "all"),
-    "POST": Route(definitions.upload, ADMIN, "all", large=True, has_dry_run=True),
+    "POST": Route(definitions.upload, ADMIN, "all", large=True, has_dry_run=True, place=FILES),
 }
 _LOGIN_ATTEMPTS: Final = {
     "GET": Route(overview.list_login_attempts, MONITOR),
@@ -127,7 +130,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
     "/whoami": {"GET": Route(overview.whoami)},
     "/version": {"GET": Route(overview.version)},
-    "/extensions": {"GET": Route(overview.empty)},
+    "/extensions": {"GET": Route(overview.extensions)},
     "/auth": {"GET": Route(overview.auth, public=True)},
     "/login": {"POST": Route(session.login, public=True)},
     "/leveret/providers": {"GET": Route(overview.list_providers, public=True)},
@@ -161,24 +164,30 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/all-configuration": _DEFINITIONS,
     "/leveret/history": {"GET": Route(history.show)},
     "/leveret/history/queues": {"GET": Route(history.list_queues)},
-    "/leveret/queues/{vhost}/{name}/messages": {"GET": Route(in_place.browse)},
-    "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search, reads=True)},
-    "/leveret/queues/{vhost}/{name}/messages/count": {"POST": Route(in_place.count, reads=True)},
-    "/leveret/queues/{vhost}/{name}/messages/dead-letters": {"POST": Route(in_place.dead_letters, reads=True)},
-    "/leveret/queues/{vhost}/{name}/messages/preview": {"POST": Route(in_place.preview, reads=True)},
-    "/leveret/queues/{vhost}/{name}/messages/move": {"POST": Route(in_place.move)},
-    "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy)},
-    "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete)},
-    "/leveret/queues/{vhost}/{name}/messages/resend": {"POST": Route(in_place.resend)},
+    "/leveret/queues/{vhost}/{name}/messages": {"GET": Route(in_place.browse, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search, reads=True, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/count": {"POST": Route(in_place.count, reads=True, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/dead-letters": {
+        "POST": Route(in_place.dead_letters, reads=True, place=SEARCHES)
+    },
+    "/leveret/queues/{vhost}/{name}/messages/preview": {"POST": Route(in_place.preview, reads=True, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/move": {"POST": Route(in_place.move, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete, place=SEARCHES)},
+    "/leveret/queues/{vhost}/{name}/messages/resend": {"POST": Route(in_place.resend, place=SEARCHES)},
     "/leveret/queues/{vhost}/{name}/messages/export": {
         "GET": Route(message_files.export, payloads=True),
         "POST": Route(message_files.export_selected, payloads=True, reads=True),
     },
-    "/leveret/queues/{vhost}/{name}/messages/import": {"POST": Route(message_files.import_to_queue, streamed=True)},
-    "/leveret/exchanges/{vhost}/{name}/messages/import": {"POST": Route(message_files.import_to_exchange, streamed=True)},
-    "/leveret/vhosts/{vhost}/messages/import": {"POST": Route(message_files.import_messages, streamed=True)},
-    "/leveret/queues/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_queue, payloads=True)},
-    "/leveret/exchanges/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_exchange, payloads=True)},
+    "/leveret/queues/{vhost}/{name}/messages/import": {
+        "POST": Route(message_files.import_to_queue, streamed=True, place=UPLOADS)
+    },
+    "/leveret/exchanges/{vhost}/{name}/messages/import": {
+        "POST": Route(message_files.import_to_exchange, streamed=True, place=UPLOADS)
+    },
+    "/leveret/vhosts/{vhost}/messages/import": {"POST": Route(message_files.import_messages, streamed=True, place=UPLOADS)},
+    "/leveret/queues/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_queue, payloads=True, place=TAILS)},
+    "/leveret/exchanges/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_exchange, payloads=True, place=TAILS)},
     "/leveret/queues/{vhost}/{name}/messages/{id}/payload": {"GET": Route(in_place.read_payload, payloads=True)},
     "/leveret/shards": {"GET": Route(shards.list_all, MONITOR)},
     "/leveret/shards/{shard}/move": {"POST": Route(shards.move, ADMIN)},
@@ -215,10 +224,10 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(payload_schemas.put, POLICY),
         "DELETE": Route(payload_schemas.delete, POLICY),
     },
-    "/leveret/decode-payload": {"POST": Route(payload_schemas.decode, reads=True)},
+    "/leveret/decode-payload": {"POST": Route(payload_schemas.decode, reads=True, place=DECODED)},
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/log": {"GET": Route(log.show, ADMIN)},
-    "/leveret/events": {"GET": Route(event_stream.subscribe)},
+    "/leveret/events": {"GET": Route(event_stream.subscribe, place=EVENTS)},
     "/leveret/exchanges/{vhost}/{name}/destinations": {"POST": Route(messages.find_destinations, reads=True)},
     "/leveret/flows/{vhost}": {"GET": Route(queues.flows, ANY, "visible")},
     **_listings("/leveret/links", listings.LINKS),
@@ -347,7 +356,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/healthchecks/node/{node}": {"GET": Route(health.running_node)},
     "/reset": {"DELETE": Route(health.reset, ADMIN)},
     "/reset/{node}": {"DELETE": Route(health.reset, ADMIN)},
-    "/feature-flags": {"GET": Route(overview.empty, ADMIN)},
+    "/feature-flags": {"GET": Route(overview.feature_flags, ADMIN)},
     "/feature-flags/{name}/enable": {"PUT": Route(overview.enable_feature_flag, ADMIN)},
     "/deprecated-features": {"GET": Route(overview.empty)},
     "/deprecated-features/used": {"GET": Route(overview.empty)},
@@ -402,6 +411,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
 _DOCUMENT: Final = openapi.Document(ROUTES)
 ROUTES["/openapi.json"] = {"GET": Route(_DOCUMENT.show, public=True)}
 ROUTES["/docs"] = {"GET": Route(_DOCUMENT.show_page, public=True)}
+# RabbitMQ has its documentation there.
+ROUTES["/index.html"] = ROUTES["/docs"]
 
 
 def _tree() -> Node:

@@ -62,6 +62,7 @@ class ConsumerInfo(Reply, kw_only=True):
     """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`.
 
     Attributes:
+        single_active: Whether it is the single active consumer of its queue.
         oldest_unacked_age: Minimum age of its oldest unacked message in seconds; None if nothing is unacked. The HTTP
             process has the broker determine it once a second.
         timeout: Maximum time that a delivery may stay unacknowledged, in milliseconds; 0 for no limit.
@@ -75,6 +76,7 @@ class ConsumerInfo(Reply, kw_only=True):
     no_ack: bool
     exclusive: bool
     active: bool
+    single_active: bool
     priority: int
     unacked: int
     oldest_unacked_age: int | None
@@ -175,6 +177,7 @@ def _describe_consumer(context: Context, consumer: Consumer, timeout: int) -> Co
         no_ack=consumer.no_ack,
         exclusive=consumer.exclusive,
         active=consumer.active,
+        single_active=consumer.queue.consumers.single_active and consumer.active,
         priority=consumer.priority,
         unacked=consumer.unacked,
         oldest_unacked_age=context.managed.unacked_ages.age_of(consumer, context.broker.timers.now()),

@@ -9,6 +9,7 @@ from msgspec import field
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.policies import effective_definition
 from leveret.broker.queues.queue import Queue
+from leveret.broker.statistics import QUEUE_GAUGES
 from leveret.management.descriptions import number_of
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import (
@@ -45,12 +46,21 @@ class Describe(Request, kw_only=True):
 
 
 class QueueInfo(Reply, kw_only=True):
-    """A queue with its statistics and the policies that apply to it. Byte counts exclude paged-out bodies.
+    """A queue with its statistics and the policies that apply to it. Bytes are those of message bodies.
 
     Attributes:
         type: The queue type.
         owner: The number of the connection that an exclusive queue belongs to.
         active_consumer: The tag of the single active consumer, "" for none.
+        exclusive_consumer: The tag of the exclusive consumer, "" for none.
+        unacked: Unacked messages. Those of a stream stay in it, and are ready, too.
+        unacked_bytes: Bytes of the unacked messages; 0 for a stream.
+        persistent: Messages that are kept on disk.
+        paged: Messages of which only the positions are in memory.
+        memory: Bytes that the other messages use in memory.
+        blocked_since: When all consumers have become unable to take a message, for lack of credit or because their sockets
+            are full, in milliseconds of Unix time; 0 if one is able to, or there is none.
+        blocked_time: Milliseconds in which it was so, without the present time.
         temporary: Whether it ends with its connection, its last consumer or its AMQP 1.0 link.
         paused: Whether an operator has stopped deliveries.
         delivered: Deliveries, with those that need no acknowledgement and with replies to basic.get.
@@ -75,8 +85,17 @@ class QueueInfo(Reply, kw_only=True):
     unacked: int
     leased: int
     ready_bytes: int
+    delayed_bytes: int
+    leased_bytes: int
+    unacked_bytes: int
+    persistent: int
+    persistent_bytes: int
+    paged: int
+    paged_bytes: int
     memory: int
     consumers: int
+    blocked_since: int
+    blocked_time: int
     published: int
     delivered: int
     settled: int
@@ -86,6 +105,7 @@ class QueueInfo(Reply, kw_only=True):
     type: str
     owner: int | None
     active_consumer: str
+    exclusive_consumer: str
     temporary: bool
     delivered_no_ack: int
     redelivered: int
@@ -112,25 +132,20 @@ class QueueType(Reply, kw_only=True):
 
 def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
-    active = queue.consumers.active_consumer if queue.consumers.single_active else None
+    active, exclusive = consumer_tags(queue)
+    blocked_time, blocked_since = queue.consumers.blocked()
     counters = queue.counters
-    deduplication = queue.deduplication
-    keys, dropped = (0, 0) if deduplication is None else deduplication.figures()
     return QueueInfo(
+        **dict(zip(QUEUE_GAUGES, queue.gauges(), strict=True)),
         vhost=queue.vhost.name,
         name=queue.name,
         durable=queue.durable,
         exclusive=queue.lifetime.exclusive_owner is not None,
         auto_delete=queue.lifetime.auto_delete,
         arguments=ClientTable(queue.arguments),
-        ready=queue.ready_count,
-        delayed=queue.delayed_count,
         retrying=queue.retrying_count,
-        unacked=queue.unacked,
-        leased=queue.leased_count,
-        ready_bytes=queue.ready_bytes,
-        memory=queue.paging.memory(),
-        consumers=len(queue.consumers),
+        blocked_since=blocked_since,
+        blocked_time=blocked_time,
         published=counters.published,
         delivered=counters.delivered,
         settled=counters.settled,
@@ -139,7 +154,8 @@ def describe(queue: Queue) -> QueueInfo:
         effective_policy_definition=ClientTable(effective_definition(queue)),
         type=queue.settings.type,
         owner=number_of(queue.lifetime.exclusive_owner),
-        active_consumer=active.tag if active is not None else "",
+        active_consumer=active,
+        exclusive_consumer=exclusive,
         temporary=queue.lifetime.temporary,
         delivered_no_ack=counters.delivered_no_ack,
         redelivered=counters.redelivered,
@@ -148,10 +164,16 @@ def describe(queue: Queue) -> QueueInfo:
         got_empty=counters.gets_empty,
         acked=counters.acked,
         paused=queue.paused,
-        deduplicates=deduplication is not None,
-        deduplication_keys=keys,
-        dropped_duplicates=dropped,
+        deduplicates=queue.deduplication is not None,
     )
+
+
+def consumer_tags(queue: Queue) -> tuple[str, str]:
+    """Return the tags of the single active and of the exclusive consumer, "" for none."""
+    consumers = queue.consumers
+    active = consumers.active_consumer if consumers.single_active else None
+    exclusive = consumers.exclusive_consumer
+    return "" if active is None else active.tag, "" if exclusive is None else exclusive.tag
 
 
 def _find(context: Context, request: NamedInVhost) -> Queue:

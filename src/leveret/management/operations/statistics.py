@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from leveret.management.feed import Change
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import Request
+from leveret.management.structs import Reply, Request
 
 
 class Changes(Request, kw_only=True):
@@ -18,9 +18,23 @@ class Changes(Request, kw_only=True):
     reader: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
+class Topology(Reply, kw_only=True):
+    """The number of changes of exchanges, queues and bindings since the process started."""
+
+    changes: int
+
+
 def changes(context: Context, request: Changes) -> Iterator[Change | None]:
     """Return what has changed since the last request of the reader."""
     return context.managed.feeds.feed(request.reader).changes(context.managed)
 
 
-OPERATIONS: Operations = {"statistics.changes": Operation(changes, Changes, Change)}
+def topology(context: Context, request: Request) -> Iterator[Topology]:
+    """Return how often exchanges, queues and bindings have changed, of each process that has some."""
+    return iter((Topology(changes=context.broker.topology_changes),))
+
+
+OPERATIONS: Operations = {
+    "statistics.changes": Operation(changes, Changes, Change),
+    "statistics.topology": Operation(topology, Request, Topology),
+}

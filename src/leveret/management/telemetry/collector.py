@@ -6,10 +6,44 @@ import logging
 import time
 from typing import Final
 
+import requests
+from requests.adapters import HTTPAdapter
+
 log = logging.getLogger("leveret.telemetry")
 
 # Seconds between two log entries about lost spans.
 _REPORT_INTERVAL: Final = 60.0
+
+# Bytes of the body of an answer that are read.
+MAX_ANSWER: Final = 64 << 10
+
+
+class _BoundedAdapter(HTTPAdapter):
+    """Reads no more than the start of an answer. The exporters would read all of it."""
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float | None, float | None] | None = None,
+        verify: bool | str = True,
+        cert: str | tuple[str, str] | None = None,
+        proxies: dict[str, str] | None = None,
+    ) -> requests.Response:
+        response = super().send(request, True, timeout, verify, cert, proxies)
+        content = response.raw.read(MAX_ANSWER, decode_content=False)
+        if len(content) == MAX_ANSWER:
+            response.close()
+        response._content = content
+        return response
+
+
+def make_session() -> requests.Session:
+    """Return a session of an exporter."""
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, _BoundedAdapter())
+    return session
 
 
 class _LastError(logging.Handler):

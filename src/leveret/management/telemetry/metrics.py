@@ -18,7 +18,7 @@ from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.objects import CachedExchange, CachedQueue
-from leveret.management.telemetry.collector import Collector
+from leveret.management.telemetry.collector import Collector, make_session
 from leveret.management.telemetry.settings import TelemetrySettings
 
 _MESSAGES: Final = "{message}"
@@ -67,7 +67,7 @@ class Metrics:
         self._cache = Cache(control)
         self._collector = collector
         self._interval = settings.metrics_interval
-        self._exporter = OTLPMetricExporter(endpoint=f"{settings.endpoint}/v1/metrics")
+        self._exporter = OTLPMetricExporter(endpoint=f"{settings.endpoint}/v1/metrics", session=make_session())
         self._reader = InMemoryMetricReader(
             cardinality_limits={ObservableCounter: _MAX_SERIES, ObservableUpDownCounter: _MAX_SERIES}
         )

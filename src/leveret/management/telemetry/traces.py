@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from leveret.management.http.control import Control
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
-from leveret.management.telemetry.collector import Collector
+from leveret.management.telemetry.collector import Collector, make_session
 from leveret.management.telemetry.points import Point
 from leveret.management.telemetry.spans import SpanMaker
 
@@ -50,7 +50,7 @@ class Traces:
     def __init__(self, control: Control, collector: Collector, resource: Resource, endpoint: str, version: str) -> None:
         self._control = control
         self._collector = collector
-        self._exporter: SpanExporter = OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")
+        self._exporter: SpanExporter = OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", session=make_session())
         self._ended = _Ended()
         # The publisher has decided about sampling.
         provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)

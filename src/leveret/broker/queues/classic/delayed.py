@@ -66,6 +66,16 @@ class Delays(Timed):
     def __len__(self) -> int:
         return len(self._heap) + len(self._coming)
 
+    @property
+    def paged_count(self) -> int:
+        """The entries of which only the positions are in memory."""
+        return len(self) - len(self.recent)
+
+    @property
+    def paged_bytes(self) -> int:
+        """Bytes of the bodies of these."""
+        return self.bytes - (self.memory - ENTRY_OVERHEAD * len(self.recent))
+
     def hold(self, queue: ClassicQueue, entry: Entry, due: int) -> None:
         """Keep an entry until it is due."""
         overflow = queue.broker.overflow
@@ -137,6 +147,7 @@ class Delays(Timed):
             shown += 1
             self._make_ready(queue, entry)
             self._release(number)
+            queue.forget_transient(entry)
             queue.insert_new(entry)
         del coming[:shown]
         if shown == MAX_RELEASED_AT_ONCE:
@@ -181,6 +192,7 @@ class Delays(Timed):
         for number, item in zip(numbers, loaded, strict=True):
             entry = make_entry(queue, item, self._publishers[number], queue.ready.delivered_until)
             self._release(number)
+            queue.forget_transient(entry)
             queue.insert_new(entry)
         self._show(queue)
         queue.broker.end_turn()

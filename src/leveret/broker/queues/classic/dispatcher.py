@@ -183,6 +183,8 @@ class Dispatcher(Rings):
         head = backlog.head
         ring = self.ring
         delivered = unacked = settled = redelivered = 0
+        unacked_bytes = 0
+        transient = queue.counters.transient
         refused = 0
         freed = 0
         broker = queue.broker
@@ -211,6 +213,7 @@ class Dispatcher(Rings):
                             queue.expiry.drop_in_steps(queue)
                             if self.frozen:
                                 return
+                        transient = queue.counters.transient
                         continue
                 consumer = ring[0]
                 if entry.acquired_count:
@@ -236,16 +239,21 @@ class Dispatcher(Rings):
                 if not consumer.no_ack:
                     settlement.acquire_unacked(entry, consumer)
                     unacked += 1
+                    unacked_bytes += message.size
+                    if transient is not None and not queue.is_stored(entry):
+                        transient.acquire(message.size)
                     consumer.deliver(entry)
                 else:
                     settlement.acquire(entry, consumer)
                     consumer.deliver(entry)
                     settlement.forget_holder(entry)
+                    if transient is not None:
+                        queue.forget_transient(entry)
                     settlement.settle(entry)
                     settled += 1
         finally:
             queue.ready.release(freed)
-            queue.counters.count_deliveries(delivered, unacked, settled, redelivered)
+            queue.counters.count_deliveries(delivered, unacked, unacked_bytes, settled, redelivered)
             broker.work += delivered + (refused >> 1)
         if backlog.chunks and not backlog.loading:
             queue.ready.load_more(queue, backlog)
@@ -470,7 +478,10 @@ class Dispatcher(Rings):
     def acquire_got(self, queue: ClassicQueue, entry: Entry, no_ack: bool) -> None:
         """Acquire an entry, which was removed from its backlog, for `basic.get`; settle it with `no_ack`."""
         queue.ready.count_out(entry)
-        queue.counters.count_get(no_ack, entry.acquired_count > 0)
+        counters, size = queue.counters, entry.message.size
+        counters.count_get(size, no_ack, entry.acquired_count > 0)
+        if counters.transient is not None and not no_ack and not queue.is_stored(entry):
+            counters.transient.acquire(size)
         settlement.acquire(entry, None)
         watch = queue.watch
         if watch is not None:

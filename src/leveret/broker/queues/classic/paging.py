@@ -23,6 +23,17 @@ class ClassicPaging(Paging):
     def memory(self) -> int:
         return self.queue.ready.memory
 
+    def paged(self) -> tuple[int, int]:
+        count, size = self.queue.ready.paged_figures()
+        delays, leases = self.queue.delays, self.queue.leases
+        if delays is not None:
+            count += delays.paged_count
+            size += delays.paged_bytes
+        if leases is not None:
+            count += leases.count
+            size += leases.bytes
+        return count, size
+
     def paged_memory(self) -> int:
         return self.queue.ready.paged_memory
 

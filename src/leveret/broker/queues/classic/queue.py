@@ -225,6 +225,41 @@ class ClassicQueue(Queue):
         delays = 0 if self.delays is None else self.delays.memory
         return self.ready.body_bytes - delays
 
+    @property
+    def delayed_bytes(self) -> int:
+        return 0 if self.delays is None else self.delays.bytes
+
+    def is_stored(self, entry: Entry) -> bool:
+        """Return whether the log keeps an entry, which a restart restores."""
+        row = entry.row
+        return row is not None and row.log is self.log
+
+    def note_transient(self, entry: Entry) -> None:
+        """Count an entry that enters the queue, if the queue is on disk and the entry is not."""
+        if self.stored and not self.is_stored(entry):
+            self.counters.count_transient(entry.message.size)
+
+    def forget_transient(self, entry: Entry) -> None:
+        """Count an entry that leaves the queue, or that the log keeps from now on, after `note_transient`."""
+        transient = self.counters.transient
+        if transient is not None and not self.is_stored(entry):
+            transient.remove(entry.message.size)
+
+    def count_undone(self, entry: Entry, accepted: bool) -> None:
+        super().count_undone(entry, accepted)
+        self.note_transient(entry)
+        transient = self.counters.transient
+        if transient is not None and not self.is_stored(entry):
+            transient.acquire(entry.message.size)
+
+    def _count_returned(self, entry: Entry) -> None:
+        """Count an entry that is not acquired any more."""
+        counters, size = self.counters, entry.message.size
+        counters.count_returned(size)
+        transient = counters.transient
+        if transient is not None and not self.is_stored(entry):
+            transient.release(size)
+
     # Publishing
 
     def replaced_by(self, message: Message) -> Entry | None:
@@ -237,8 +272,11 @@ class ClassicQueue(Queue):
         seq = self.next_seq
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
-        if self.stored and message.persistent:
-            self.log.store(entry)
+        if self.stored:
+            if message.persistent:
+                self.log.store(entry)
+            else:
+                self.counters.count_transient(message.size)
         self.ready.append(self, entry)
         self.counters.count_published(1)
         if message.expires_at:
@@ -260,8 +298,11 @@ class ClassicQueue(Queue):
             message = messages[index]
             entry = Entry(self, message, seq)
             seq += 1
-            if stored and message.persistent:
-                log.store(entry)
+            if stored:
+                if message.persistent:
+                    log.store(entry)
+                else:
+                    self.counters.count_transient(message.size)
             if message.expires_at:
                 self._note_expiring(message)
             entries.append(entry)
@@ -351,6 +392,7 @@ class ClassicQueue(Queue):
         if self.deleted:
             settlement.settle(entry)
             return
+        self.note_transient(entry)
         overlay = entry.overlay
         if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
             self.hold(entry, overlay.visible_at)
@@ -370,6 +412,7 @@ class ClassicQueue(Queue):
         run: list[Entry] = []
         priority = -2
         for entry in entries:
+            self.note_transient(entry)
             overlay = entry.overlay
             if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
                 self.hold(entry, overlay.visible_at)
@@ -439,10 +482,15 @@ class ClassicQueue(Queue):
         self.ready.count_out(entry)
         counters = self.counters
         no_ack = consumer.no_ack
-        counters.count_deliveries(1, 0 if no_ack else 1, 0, 1 if entry.acquired_count else 0)
+        size = entry.message.size
+        redelivered = 1 if entry.acquired_count else 0
         if no_ack:
+            counters.count_deliveries(1, 0, 0, 0, redelivered)
             settlement.acquire(entry, consumer)
         else:
+            counters.count_deliveries(1, 1, size, 0, redelivered)
+            if counters.transient is not None and not self.is_stored(entry):
+                counters.transient.acquire(size)
             settlement.acquire_unacked(entry, consumer)
         watch = self.watch
         if watch is not None:
@@ -454,6 +502,7 @@ class ClassicQueue(Queue):
             return
         if no_ack:
             settlement.forget_holder(entry)
+            self.forget_transient(entry)
             settlement.settle(entry)
             counters.count_settled_no_ack()
             if watch is not None:
@@ -505,17 +554,24 @@ class ClassicQueue(Queue):
         if self.watch is not None:
             self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
         counters = self.counters
-        counters.count_returned()
+        size = entry.message.size
+        counters.count_returned(size)
+        transient = counters.transient
+        if transient is not None and not self.is_stored(entry):
+            transient.release(size)
+            transient.remove(size)
         settlement.settle_unacked(entry)
         counters.count_accepted(1)
 
     def settle_got(self, entry: Entry) -> None:
         """Settle an entry that was got without acknowledgement."""
+        self.forget_transient(entry)
         settlement.settle(entry)
         self.counters.count_settled_no_ack()
 
     def archive(self, entry: Entry) -> None:
         """Settle an entry that no consumer has accepted."""
+        self.forget_transient(entry)
         settlement.settle(entry)
         self.counters.count_removed()
 
@@ -523,7 +579,7 @@ class ClassicQueue(Queue):
         if self.watch is not None:
             self.watch.settled(entry, RELEASED, protocol_of(entry.holder))
         settlement.release(entry)
-        self.counters.count_returned()
+        self._count_returned(entry)
         if self.deleted:
             settlement.settle(entry)
             return
@@ -566,7 +622,7 @@ class ClassicQueue(Queue):
         if self.watch is not None:
             self.watch.settled(entry, REJECTED, protocol_of(entry.holder))
         settlement.detach(entry)
-        self.counters.count_returned()
+        self._count_returned(entry)
         if self.deleted:
             settlement.settle(entry)
         elif self.retries(entry):
@@ -698,10 +754,11 @@ class ClassicQueue(Queue):
 
     def ensure_stored(self, entry: Entry) -> None:
         """Store an entry in the log of the queue unless the log has it; a transient entry may be missing."""
+        if self.is_stored(entry):
+            return
+        self.forget_transient(entry)
         row = entry.row
         if row is not None:
-            if row.log is self.log:
-                return
             row.log.settle(entry)
             entry.row = None
         self.log.store(entry)
@@ -756,6 +813,8 @@ class ClassicQueue(Queue):
         self.vhost.dead_letters.end_overflow(self)
         refusals = self.ready.refusals
         backlogs = self.ready.reset()
+        if self.counters.transient is not None:
+            self.counters.transient.keep_unacked()
         self.broker.jobs.removals.add(self._settling(backlogs, delays, refusals))
         self.dispatcher.notify_waiting()
         return count

@@ -105,6 +105,13 @@ class ReadyList:
             paged += level.paged_bytes
         return self.memory - in_memory * ENTRY_OVERHEAD + paged
 
+    def paged_figures(self) -> tuple[int, int]:
+        """Return the number of paged-out entries, and the bytes of their bodies."""
+        if self.levels is None:
+            return self.backlog.paged, self.backlog.paged_bytes
+        levels = self.levels.values()
+        return sum(level.paged for level in levels), sum(level.paged_bytes for level in levels)
+
     @property
     def paged_memory(self) -> int:
         """Bytes that the paged-out entries would use in memory."""

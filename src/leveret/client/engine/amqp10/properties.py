@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from leveret.client.engine.amqp10.addresses import Addresses
 from leveret.client.errors import InvalidMessage
@@ -41,15 +42,26 @@ _NESTED: Final = "x-opt-header-"
 _ATTRIBUTES: Final = ("x-exchange", "x-routing-key")
 
 
-def encode_sections(properties: Properties, addresses: Addresses) -> bytes:
+class Additions(NamedTuple):
+    """Values that replace those of the same name: message annotations, application properties, and properties."""
+
+    annotations: Mapping[str, WireValue]
+    application: Mapping[str, WireValue]
+    fields: Mapping[str, Any]
+
+
+NO_ADDITIONS: Final = Additions({}, {}, {})
+
+
+def encode_sections(properties: Properties, addresses: Addresses, additions: Additions = NO_ADDITIONS) -> bytes:
     """Return header, annotations, properties and application properties. Raises `InvalidMessage`."""
     try:
-        return _encode(properties, addresses)
+        return _encode(properties, addresses, additions)
     except (EncodeError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise InvalidMessage(f"properties: {error}") from error
 
 
-def _encode(properties: Properties, addresses: Addresses) -> bytes:
+def _encode(properties: Properties, addresses: Addresses, additions: Additions) -> bytes:
     priority = properties.priority
     if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 255):
         raise EncodeError(f"priority: {priority!r}; expected an integer from 0 to 255")
@@ -70,9 +82,11 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
             annotations[_NESTED + name] = typed(list(value) if isinstance(value, tuple) else value)
         else:
             application[name] = typed(value)
+    annotations.update(additions.annotations)
+    application.update(additions.application)
     if annotations:
         encoded += message.encode_message_annotations(annotations)
-    fields = _fields(properties, addresses)
+    fields = {**_fields(properties, addresses), **additions.fields}
     if fields:
         encoded += message.encode_properties(Fields(**fields))
     if application:

@@ -1,10 +1,12 @@
 // Dialogs that change the broker.
 
+import { EXCHANGE_ARGUMENTS, EXCHANGE_TYPES, POLICY_KEYS, QUEUE_ARGUMENTS, QUEUE_TYPES } from "./arguments.js";
 import { call, get, path, withQuery } from "./api.js";
 import { count, exchangeName, exchangePath, plural } from "./format.js";
 import { html, useEffect, useState } from "./html.js";
 import { refresh } from "./live.js";
 import { go, route } from "./route.js";
+import { ArgumentFields, argumentsIn, fieldsOf } from "./ui/arguments.js";
 import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
 import { VhostChoice } from "./ui/list.js";
@@ -31,17 +33,16 @@ const VhostField = ({ state: [values, set] }) => html`
   </label>
 `;
 
-const ARGUMENTS_HINT = 'JSON, for example {"x-max-length": 100000, "x-dead-letter-exchange": "dead"}';
-
 // Queues
 
 export const queuePath = ({ vhost, name }) => path("queues", vhost, name);
 
 function DeclareQueue({ type }) {
-  const state = useFields({ vhost: currentVhost(), name: "", type, durable: true, auto_delete: false, arguments: "" });
+  const state = useFields({ vhost: currentVhost(), name: "", type, durable: true, auto_delete: false, ...fieldsOf({}, []) });
   const [values] = state;
+  const known = QUEUE_ARGUMENTS.filter(({ types }) => !types || types.includes(values.type));
   async function submit() {
-    const given = parseObject(values.arguments, "Arguments");
+    const given = argumentsIn(values, known, "Arguments");
     const body = {
       durable: values.durable,
       auto_delete: values.auto_delete,
@@ -54,14 +55,14 @@ function DeclareQueue({ type }) {
     <${ChangeForm} label="Declare queue" submit=${submit}>
       <div class="pair">
         <${VhostField} state=${state} />
-        <${Choice} label="Type" name="type" state=${state} options=${["classic", "stream"]} />
+        <${Choice} label="Type" name="type" state=${state} options=${QUEUE_TYPES.map(({ name }) => name)} />
       </div>
       <${Text} label="Name" name="name" state=${state} required maxlength="255" />
       <div class="row">
         <${Check} label="Durable" name="durable" state=${state} />
         <${Check} label="Auto-delete" name="auto_delete" state=${state} />
       </div>
-      <${Area} label="Arguments" name="arguments" state=${state} hint=${ARGUMENTS_HINT} />
+      <${ArgumentFields} label="Arguments" noun="argument" state=${state} known=${known} needed=${QUEUE_TYPES.find(({ name }) => name === values.type).needs} example='{"x-note": "of ours"}' />
     <//>
   `;
 }
@@ -291,15 +292,12 @@ function BulkChange({ read, action }) {
 
 // Exchanges and bindings
 
-const EXCHANGE_TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-delayed-message",
-  "x-message-deduplication", "x-recent-history"];
-
 function DeclareExchange() {
-  const state = useFields({ vhost: currentVhost(), name: "", type: "direct", durable: true, auto_delete: false, internal: false, arguments: "" });
+  const state = useFields({ vhost: currentVhost(), name: "", type: "direct", durable: true, auto_delete: false, internal: false, ...fieldsOf({}, []) });
   const [values] = state;
   async function submit() {
     const { vhost, name, type, durable, auto_delete, internal } = values;
-    const body = { type, durable, auto_delete, internal, arguments: parseObject(values.arguments, "Arguments") };
+    const body = { type, durable, auto_delete, internal, arguments: argumentsIn(values, EXCHANGE_ARGUMENTS, "Arguments") };
     await call("PUT", path("exchanges", vhost, name), body);
     return `Declared exchange '${name}'`;
   }
@@ -315,7 +313,7 @@ function DeclareExchange() {
         <${Check} label="Auto-delete" name="auto_delete" state=${state} />
         <${Check} label="Internal" name="internal" state=${state} />
       </div>
-      <${Area} label="Arguments" name="arguments" state=${state} hint='JSON, for example {"alternate-exchange": "unrouted"}' />
+      <${ArgumentFields} label="Arguments" noun="argument" state=${state} known=${EXCHANGE_ARGUMENTS} example='{"x-note": "of ours"}' />
     <//>
   `;
 }
@@ -722,12 +720,6 @@ function EditLimit({ kind, name }) {
 // Policies
 
 const APPLY_TO = ["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"];
-const POLICY_EXAMPLES = [
-  ["Limit length", { "max-length": 100000, overflow: "reject-publish" }],
-  ["Expire messages", { "message-ttl": 86400000 }],
-  ["Dead letters", { "dead-letter-exchange": "dead" }],
-  ["Delete unused queues", { expires: 3600000 }],
-];
 
 /** Adds or changes a policy; `collection` is "policies" or "operator-policies". */
 export function editPolicy(collection, policy) {
@@ -735,15 +727,16 @@ export function editPolicy(collection, policy) {
 }
 
 function EditPolicy({ collection, policy }) {
+  const known = collection === "policies" ? POLICY_KEYS : POLICY_KEYS.filter(({ operator }) => operator);
   const state = useFields({
     vhost: policy?.vhost ?? currentVhost(),
     name: policy?.name ?? "",
     pattern: policy?.pattern ?? "",
     "apply-to": policy?.["apply-to"] ?? "queues",
     priority: String(policy?.priority ?? 0),
-    definition: JSON.stringify(policy?.definition ?? {}, null, 2),
+    ...fieldsOf(policy?.definition ?? {}, known),
   });
-  const [values, set] = state;
+  const [values] = state;
   const [matching, setMatching] = useState(null);
   useEffect(() => {
     setMatching(null);
@@ -769,7 +762,7 @@ function EditPolicy({ collection, policy }) {
       pattern: values.pattern,
       "apply-to": values["apply-to"],
       priority: Number(values.priority),
-      definition: parseObject(values.definition, "Definition"),
+      definition: argumentsIn(values, known, "Definition"),
     };
     await call("PUT", path(collection, values.vhost, values.name), body);
     return `Set policy '${values.name}'`;
@@ -782,28 +775,7 @@ function EditPolicy({ collection, policy }) {
         <${Choice} label="Applies to" name="apply-to" state=${state} options=${APPLY_TO} />
         <${Text} label="Priority" name="priority" type="number" state=${state} required />
       </div>
-      <${Area} label="Definition" name="definition" rows="5" state=${state} />
-      <div class="row">
-        ${POLICY_EXAMPLES.map(
-          ([title, example]) => html`
-            <button
-              type="button"
-              class="link small"
-              onClick=${() => {
-                let known = {};
-                try {
-                  known = parseObject(values.definition, "Definition");
-                } catch {
-                  // Replaced by the example.
-                }
-                set("definition", JSON.stringify({ ...known, ...example }, null, 2));
-              }}
-            >
-              ${title}
-            </button>
-          `,
-        )}
-      </div>
+      <${ArgumentFields} label="Definition" noun="key" state=${state} known=${known} example='{"queue-mode": "lazy"}' />
     <//>
   `;
 }

@@ -1,7 +1,7 @@
 // Alerts that the broker raises: how many there are, in all views, and notifications of the browser.
 
 import { get, has } from "./api.js";
-import { count, duration, rate } from "./format.js";
+import { count, duration, plural, rate } from "./format.js";
 import { signal } from "./html.js";
 import { whenAlerted } from "./live.js";
 import { link } from "./route.js";
@@ -51,9 +51,9 @@ export async function countAlerts() {
 }
 
 const MEASURES = {
-  depth: ({ value, threshold }) => `${count(value)} messages; the threshold is ${count(threshold)}`,
+  depth: ({ value, threshold }) => `${plural(value, "message")}; the threshold is ${count(threshold)}`,
   growth: ({ value, threshold }) => `grows by ${rate(value)}; the threshold is ${rate(threshold)}`,
-  no_consumers: ({ value }) => `${count(value)} messages and no consumer`,
+  no_consumers: ({ value }) => `${plural(value, "message")} and no consumer`,
   no_acks: ({ value, threshold }) => `no acknowledgement for ${duration(1000 * value)}; the threshold is ${duration(1000 * threshold)}`,
   ready_age: ({ value, threshold }) => `the oldest ready message is ${duration(1000 * value)} old; the threshold is ${duration(1000 * threshold)}`,
   unacked_age: ({ value, threshold }) => `the oldest unacked message is ${duration(1000 * value)} old; the threshold is ${duration(1000 * threshold)}`,

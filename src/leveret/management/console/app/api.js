@@ -5,6 +5,12 @@ import { signal } from "./html.js";
 /** The shards that are not ready, as the last answer names them; "" if all are. */
 export const missingShards = signal("");
 
+/** The time of the broker's last answer, in milliseconds since 1970, if it does not answer any more; otherwise 0. */
+export const lost = signal(0);
+let answered = Date.now();
+// Milliseconds after which a broker that has answered no request counts as lost.
+const PATIENCE = 10000;
+
 /** The address of the API. */
 export const BASE = new URL("api/", document.baseURI);
 
@@ -73,6 +79,12 @@ export function withQuery(target, parameters) {
  * A request without a session (`anonymous`) is not abandoned with it, and one with `keepalive` not with the page.
  */
 export async function send(method, target, { body, content, headers = {}, signal, anonymous = false, keepalive = false } = {}) {
+  const begun = Date.now();
+  const timer = setTimeout(() => {
+    if (answered < begun) {
+      lost.value ||= answered; // it hangs
+    }
+  }, PATIENCE);
   let response;
   try {
     response = await fetch(new URL(`.${target}`, BASE), {
@@ -89,7 +101,18 @@ export async function send(method, target, { body, content, headers = {}, signal
     if (signal?.aborted) {
       throw error;
     }
+    if (error.name !== "AbortError") {
+      lost.value ||= answered;
+    }
     throw new ApiError(0, "the broker does not answer");
+  } finally {
+    clearTimeout(timer);
+  }
+  if (response.status === 502 || response.status === 504) {
+    lost.value ||= answered; // a proxy answers in its place
+  } else {
+    answered = Date.now();
+    lost.value = 0;
   }
   if (response.ok) {
     if (method === "GET" && !anonymous) {

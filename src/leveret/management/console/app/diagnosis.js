@@ -1,6 +1,6 @@
 // Why a queue grows, a consumer is idle or a publisher is stopped: sentences about facts that the API gives.
 
-import { count, duration, plural, rate } from "./format.js";
+import { agree, count, duration, plural, rate } from "./format.js";
 
 // Messages must be acknowledged slower than this part of the publish rate to count as too slow.
 const SLOW = 0.9;
@@ -16,11 +16,11 @@ export function diagnose(queue) {
     return found;
   }
   if (queue.consumers === 0 && queue.messages_ready > 0) {
-    found.push(`${plural(queue.messages_ready, "message")} wait, and the queue has no consumer.`);
+    found.push(`${plural(queue.messages_ready, "message")} ${agree(queue.messages_ready, "waits", "wait")}, and the queue has no consumer.`);
   }
   if (queue.consumers > 0 && queue.messages_ready > 0 && queue.messages_unacknowledged > 0 && delivered === 0) {
     found.push(
-      `Consumers take no more messages: ${count(queue.messages_unacknowledged)} are unacked. ` +
+      `Consumers take no more messages: ${count(queue.messages_unacknowledged)} ${agree(queue.messages_unacknowledged, "is", "are")} unacked. ` +
         "Their prefetch limit is reached, or they do not acknowledge.",
     );
   } else if (queue.consumers > 0 && queue.messages_ready > 0 && queue.messages_unacknowledged === 0 && delivered === 0) {
@@ -68,11 +68,11 @@ function whyIdle(queue, { active, ack_required: acks, prefetch_count: limit, una
     return ["The client has stopped deliveries with channel.flow."];
   }
   if (acks && limit > 0 && unacked >= limit) {
-    return [`The prefetch limit of ${count(limit)} is reached: ${count(unacked)} messages are unacked. ${lastAck(queue)}`.trim(), age];
+    return [`The prefetch limit of ${count(limit)} is reached: ${plural(unacked, "message")} ${agree(unacked, "is", "are")} unacked. ${lastAck(queue)}`.trim(), age];
   }
   if (acks && channel?.prefetch > 0 && channel.unacked >= channel.prefetch) {
     return [
-      `The channel's prefetch limit of ${count(channel.prefetch)} is reached: ${count(channel.unacked)} messages are unacked. ${lastAck(queue)}`.trim(),
+      `The channel's prefetch limit of ${count(channel.prefetch)} is reached: ${plural(channel.unacked, "message")} ${agree(channel.unacked, "is", "are")} unacked. ${lastAck(queue)}`.trim(),
       channel.oldest_unacked_age,
     ];
   }

@@ -67,7 +67,10 @@ export function time(milliseconds) {
 }
 
 /** A count with its noun: `1 queue`, `12 queues`, `2 policies`. */
-export const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : noun.replace(/y$/, "ie").replace(/ch$/, "che") + "s"}`;
+export const plural = (value, noun, format = count) => `${format(value)} ${value === 1 ? noun : noun.replace(/(?<![aeiou])y$/, "ie").replace(/ch$/, "che") + "s"}`;
+
+/** The form of a verb for a count: `agree(1, "waits", "wait")`. */
+export const agree = (value, one, many) => (value === 1 ? one : many);
 
 /** Any value of the API as one line of text. */
 export function plain(value) {

@@ -22,7 +22,7 @@ export const source = signal("polling");
 
 const EVENTS = "/leveret/events";
 
-let paused = false;
+let paused = 0; // the time since which updates are paused
 // Number of running changes that stop updates.
 let changing = 0;
 // Ends the reads of views when a change begins.
@@ -46,7 +46,7 @@ export function refresh() {
 
 /** Pauses or resumes updates. */
 export function setPaused(value) {
-  paused = value;
+  paused = value ? Date.now() : 0;
   describe();
   if (!paused) {
     refresh();
@@ -69,7 +69,9 @@ export async function withoutUpdates(change) {
 /** Returns the signal that ends a read: that of its view, or the beginning of a change, after which a refresh follows. */
 export const readSignal = (signal) => AbortSignal.any([signal, reads.signal]);
 
-export const isPaused = () => paused;
+export const isPaused = () => paused > 0;
+/** The time in milliseconds since 1970 at which the user paused updates. */
+export const pausedAt = () => paused;
 
 /** Starts updates for a user; tabs of one user share the events. */
 export function start(name) {

@@ -1,11 +1,11 @@
 // The page: sign-in form, or the frame around the current view.
 
 import { countAlerts, raised } from "./alerts.js";
-import { discover, missingShards } from "./api.js";
-import { plural } from "./format.js";
+import { discover, lost, missingShards } from "./api.js";
+import { plural, time } from "./format.js";
 import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./html.js";
 import { installKeys, openHelp, openPalette } from "./keyboard.js";
-import { isPaused, setPaused, source, start, stop } from "./live.js";
+import { isPaused, pausedAt, setPaused, source, start, stop } from "./live.js";
 import { link, route } from "./route.js";
 import { isReadOnly, notice, resume, signIn, signInAtProvider, signOut, user, ways } from "./session.js";
 import { theme, toggleTheme } from "./theme.js";
@@ -22,6 +22,7 @@ function SignIn() {
   async function attempt(event, enter) {
     event.preventDefault();
     setBusy(true);
+    setError("");
     try {
       await enter();
     } catch (failure) {
@@ -48,27 +49,33 @@ function SignIn() {
   `;
 }
 
+const clock = (milliseconds) => time(milliseconds).slice(11);
+
 const SOURCES = {
-  events: ["Live", "The broker announces changes."],
-  polling: ["Every 5 s", "The view is read every five seconds while it is visible."],
-  paused: ["Paused", "The view is not updated."],
+  events: () => ["Live", "The broker announces changes."],
+  polling: () => ["Every 5 s", "The view is read every five seconds while it is visible."],
+  paused: () => [`Paused at ${clock(pausedAt())}`, "The view shows the numbers of that time."],
+  lost: () => [`No answer since ${clock(lost.value)}`, "The broker does not answer. The view shows the numbers of that time, and is read again every five seconds."],
 };
 
 function Head({ onMenu, menuOpen }) {
   const { value } = useResource("/overview?columns=cluster_name,product_version", { slow: true });
-  const [text, hint] = SOURCES[source.value];
+  const node = value ? `${value.cluster_name} ${value.product_version}` : "";
+  const name = `${user.value.name}${isReadOnly() ? " (read-only)" : ""}`;
+  const state = lost.value && source.value !== "paused" ? "lost" : source.value;
+  const [text, hint] = SOURCES[state]();
   return html`
     <header class="head">
       <button class="menu quiet" aria-expanded=${menuOpen} aria-controls="nav" onClick=${onMenu}>Menu</button>
-      <a class="brand" href="#/overview"><strong>Leveret</strong> <span class="node">${value?.cluster_name} ${value?.product_version}</span></a>
+      <a class="brand" href="#/overview"><strong>Leveret</strong> <span class="node" title=${node}>${node}</span></a>
       <span class="grow"></span>
       ${raised.value > 0 && html`<a class="badge bad" href=${link(["alerts"])}>${plural(raised.value, "alert")}</a>`}
       ${missingShards.value && html`<a class="badge bad" href="#/overview" title="Lists do not have their objects until they are ready.">Not ready: shard ${missingShards.value}</a>`}
       <button class="quiet wide" onClick=${openPalette} title="Go to a queue, an exchange or a view (Ctrl-K)">Search <kbd>Ctrl K</kbd></button>
-      <button class="live quiet" data-source=${source.value} title=${hint} aria-pressed=${isPaused()} onClick=${() => setPaused(!isPaused())}>${text}</button>
+      <button class="live quiet" data-source=${state} title=${hint} aria-pressed=${isPaused()} onClick=${() => setPaused(!isPaused())}>${text}</button>
       <button class="quiet wide" onClick=${toggleTheme}>${theme.value === "dark" ? "Light" : "Dark"}</button>
       <button class="quiet wide" onClick=${openHelp} aria-label="Keyboard shortcuts">?</button>
-      <span class="muted small wide">${user.value.name}${isReadOnly() && " (read-only)"}</span>
+      <span class="muted small wide user clip" title=${name}>${name}</span>
       <button class="quiet" onClick=${signOut}>Sign out</button>
     </header>
   `;

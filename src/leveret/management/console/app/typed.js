@@ -304,7 +304,7 @@ function addCompound(reader, depth, name, type, width, names) {
   const size = number();
   reader.within(size, () => {
     const count = number();
-    reader.add(depth, name, type, type === "map" ? "" : `${count} values`);
+    reader.add(depth, name, type, type === "map" ? "" : `${count} ${count === 1 ? "value" : "values"}`);
     const constructor = type === "array" && count > 0 ? reader.u8() : undefined;
     if (constructor === DESCRIBED) {
       throw new Damaged("an array of described values");

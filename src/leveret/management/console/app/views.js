@@ -16,6 +16,7 @@ import { LearnView, LessonView } from "./views/learn.js";
 import { LinkView, LinksView } from "./views/links.js";
 import { LogView } from "./views/log.js";
 import { MapView } from "./views/map.js";
+import { NodeView } from "./views/node.js";
 import { OverviewView } from "./views/overview.js";
 import { PipelineView, PipelinesView } from "./views/pipelines.js";
 import { PoliciesView } from "./views/policies.js";
@@ -26,7 +27,7 @@ import { SessionsView } from "./views/sessions.js";
 import { ShovelsView } from "./views/shovels.js";
 import { TransactionsView } from "./views/transactions.js";
 import { PermissionsView, UserView, UsersView } from "./views/users.js";
-import { VhostsView } from "./views/vhosts.js";
+import { VhostView, VhostsView } from "./views/vhosts.js";
 
 const always = () => true;
 
@@ -35,7 +36,7 @@ export const GROUPS = [
   {
     title: "",
     views: [
-      { id: "overview", name: "Overview", key: "o", list: OverviewView, shown: always },
+      { id: "overview", name: "Overview", key: "o", list: OverviewView, one: NodeView, parts: 2, shown: always },
       { id: "alerts", name: "Alerts", key: "w", list: AlertsView, shown: always },
       { id: "learn", name: "Learn", key: "b", list: LearnView, one: LessonView, parts: 2, shown: always },
     ],
@@ -64,7 +65,7 @@ export const GROUPS = [
   {
     title: "Administration",
     views: [
-      { id: "vhosts", name: "Vhosts", key: "v", list: VhostsView, shown: always },
+      { id: "vhosts", name: "Vhosts", key: "v", list: VhostsView, one: VhostView, parts: 2, shown: always },
       { id: "users", name: "Users", key: "u", list: UsersView, one: UserView, parts: 2, shown: isAdministrator },
       { id: "permissions", name: "Permissions", key: "r", list: PermissionsView, shown: isAdministrator },
       { id: "sessions", name: "Your sessions", key: "y", list: SessionsView, shown: () => has("/leveret/sessions") },

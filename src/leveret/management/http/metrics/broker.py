@@ -36,7 +36,7 @@ from leveret.management.http.metrics.objects import (
     Values,
     channel_values,
     connection_values,
-    queue_values,
+    queue_sums,
     readable,
 )
 from leveret.management.http.metrics.objects import Metric as ObjectMetric
@@ -344,7 +344,7 @@ def _numbers(cache: Cache) -> Iterator[Metric]:
 def _sums_of_objects(cache: Cache) -> Iterator[Metric]:
     """Yield the metrics of all queues, channels and connections together. Counters include closed and deleted ones."""
     vhosts = cache.vhosts.values()
-    queues = _added_up(queue_values(totals.queue_sums()) for totals in vhosts)
+    queues = _added_up(queue_sums(totals.queue_sums()) for totals in vhosts)
     yield from _sums(QUEUE_METRICS[:QUEUE_SUMS], queues, {})
     totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
     counters = {metric: totals[name] for metric, name in _TOTALS.items()}

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
-from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
+from leveret.management.http.errors import BrokerRefused, BrokerUnavailable, HttpError
 from leveret.management.http.metrics.broker import (
     DETAILED_PREFIX,
     GROUPS,
@@ -30,6 +30,7 @@ from leveret.management.http.metrics.broker import (
     of_shovels,
 )
 from leveret.management.http.metrics.objects import STREAM_CONSUMER_FAMILY, Selection
+from leveret.management.http.places import SCRAPES, Places
 from leveret.management.http.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.http")
 
-MAX_SCRAPES: Final = 16
 # Seconds for a client to read a scrape.
 _TIMEOUT: Final = 60.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,8 +72,8 @@ class Metrics:
         self._consumers = consumers
         self._shovels = shovels
         self._settings = settings
-        # Number of scrapes in progress, each of which keeps the values of all objects.
-        self._scrapes = 0
+        # Each scrape in progress keeps the values of all objects.
+        self._places = Places()
         self._paths: dict[str, Callable[[bytes], Awaitable[AsyncIterator[bytes]]]] = {
             "/metrics": self._aggregated,
             "/metrics/per-object": self._per_object,
@@ -83,18 +83,14 @@ class Metrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if self._scrapes >= MAX_SCRAPES:
-            refusal = Response(f"{MAX_SCRAPES} scrapes are in progress; expected at most that many\n", 503)
-            await refusal(scope, receive, send)
-            return
-        self._scrapes += 1
+        client = scope.get("client")
         try:
-            async with asyncio.timeout(_TIMEOUT):
+            async with self._places.take(SCRAPES, "", client[0] if client else ""), asyncio.timeout(_TIMEOUT):
                 await (await self._respond(scope))(scope, receive, send)
+        except HttpError as refused:
+            await Response(f"{refused.reason}\n", refused.status, dict(refused.headers))(scope, receive, send)
         except TimeoutError:
             logger.info("a scrape was not read within %g seconds", _TIMEOUT)
-        finally:
-            self._scrapes -= 1
 
     async def _respond(self, scope: Scope) -> Response:
         found = self._paths.get(scope["path"].removesuffix("/"))

@@ -17,7 +17,15 @@ from leveret.management.http.cache import Cache
 from leveret.management.http.connections import channel_name
 from leveret.management.http.control import Row
 from leveret.management.http.metrics.totals import queue_type_of
-from leveret.management.http.objects import CachedChannel, CachedConnection, CachedExchange, CachedQueue
+from leveret.management.http.objects import (
+    CachedChannel,
+    CachedConnection,
+    CachedExchange,
+    CachedQueue,
+    ready_bytes_of,
+    ready_of,
+    unacked_of,
+)
 
 T = TypeVar("T")
 Values: TypeAlias = tuple[float, ...]
@@ -122,11 +130,19 @@ QUEUE_METRICS: Final = (
     Metric("queue_messages_unacked", GAUGE, "Messages delivered to consumers but not yet acknowledged", _COARSE),
     Metric("queue_messages", GAUGE, "Sum of ready and unacknowledged messages", _COARSE),
     Metric("queue_consumers", GAUGE, "Consumers of the queue", ("queue_consumer_count", *_QUEUE)),
-    Metric("queue_process_memory_bytes", GAUGE, "Bytes of the messages in memory", _QUEUE),
-    Metric("queue_messages_ram_bytes", GAUGE, "Bytes of the messages in memory", _QUEUE),
-    Metric("queue_memory_bytes", GAUGE, "Bytes of the messages in memory", _QUEUE, own=True),
-    Metric("queue_messages_bytes", GAUGE, "Bytes of the bodies of ready messages", _QUEUE),
+    Metric("queue_process_memory_bytes", GAUGE, "Bytes that ready messages use in memory", _QUEUE),
+    Metric("queue_memory_bytes", GAUGE, "Bytes that ready messages use in memory", _QUEUE, own=True),
+    Metric("queue_messages_ram", GAUGE, "Messages in memory", _QUEUE),
+    Metric("queue_messages_ram_bytes", GAUGE, "Bytes of the bodies of messages in memory", _QUEUE),
+    Metric("queue_messages_ready_ram", GAUGE, "Ready messages in memory", _QUEUE),
+    Metric("queue_messages_unacked_ram", GAUGE, "Unacknowledged messages in memory", _QUEUE),
+    Metric("queue_messages_persistent", GAUGE, "Messages that are kept on disk", _QUEUE),
+    Metric("queue_messages_persistent_bytes", GAUGE, "Bytes of the bodies of messages that are kept on disk", _QUEUE),
+    Metric("queue_messages_bytes", GAUGE, "Bytes of the bodies of all messages", _QUEUE),
     Metric("queue_messages_ready_bytes", GAUGE, "Bytes of the bodies of ready messages", _QUEUE),
+    Metric("queue_messages_unacked_bytes", GAUGE, "Bytes of the bodies of unacknowledged messages", _QUEUE),
+    Metric("queue_messages_paged_out", GAUGE, "Messages of which only the positions are in memory", _QUEUE),
+    Metric("queue_messages_paged_out_bytes", GAUGE, "Bytes of the bodies of these", _QUEUE),
     Metric(
         "queue_messages_published_total",
         COUNTER,
@@ -135,33 +151,45 @@ QUEUE_METRICS: Final = (
     ),
     *_delivery_metrics("queue", _DELIVERY),
     # The last two are not sums: the metrics of all queues together omit them.
-    Metric("queue_consumer_capacity", GAUGE, "Whether consumers keep up: 1 without ready messages", _QUEUE),
+    Metric("queue_consumer_capacity", GAUGE, "Share of the time in which a consumer was able to take a message", _QUEUE),
     Metric("queue_consumer_utilisation", GAUGE, "Same as the consumer capacity", _QUEUE),
 )
 # The number of metrics of queues that can be added up.
 QUEUE_SUMS: Final = len(QUEUE_METRICS) - 2
 
 
-def queue_values(item: Row) -> Values:
-    """Return the values of `QUEUE_METRICS`."""
-    ready, unacked, memory = item["ready"] + item["delayed"] + item["leased"], item["unacked"], item["memory"]
-    consumers, size = item["consumers"], item["ready_bytes"]
-    capacity = 1 if consumers and not ready else 0
+def queue_sums(item: Row) -> Values:
+    """Return the values of the first `QUEUE_SUMS` of `QUEUE_METRICS`, of a queue or of several together."""
+    ready, unacked, memory = ready_of(item), unacked_of(item), item["memory"]
+    ready_bytes, unacked_bytes = ready_bytes_of(item), item["unacked_bytes"]
+    paged, paged_bytes = item["paged"], item["paged_bytes"]
     return (
         ready,
         unacked,
         ready + unacked,
-        consumers,
+        item["consumers"],
         memory,
         memory,
-        memory,
-        size,
-        size,
+        ready + unacked - paged,
+        ready_bytes + unacked_bytes - paged_bytes,
+        ready - paged,
+        unacked,
+        item["persistent"],
+        item["persistent_bytes"],
+        ready_bytes + unacked_bytes,
+        ready_bytes,
+        unacked_bytes,
+        paged,
+        paged_bytes,
         item["published"],
         *_delivery_values(item),
-        capacity,
-        capacity,
     )
+
+
+def _queue_values(queue: CachedQueue) -> Values:
+    """Return the values of `QUEUE_METRICS`."""
+    capacity = queue.consumer_capacity(queue.item, time.time())
+    return (*queue_sums(queue.item), capacity, capacity)
 
 
 def _queue_labels(_: Cache, queue: CachedQueue) -> str:
@@ -178,7 +206,7 @@ QUEUES: Final[Kind[CachedQueue]] = Kind(
     lambda cache: cache.queues.values(),
     lambda queue: queue.item["vhost"],
     _queue_labels,
-    lambda queue: queue_values(queue.item),
+    _queue_values,
 )
 QUEUE_INFO: Final[Kind[CachedQueue]] = Kind(
     (Metric("queue_info", GAUGE, "Type of the queue", ("queue_metrics", "queue_info")),),
@@ -283,6 +311,8 @@ CHANNEL_METRICS: Final = (
     Metric("channel_consumers", GAUGE, "Consumers of the channel", _CHANNEL),
     Metric("channel_messages_unacked", GAUGE, "Messages delivered but not yet acknowledged", _CHANNEL),
     Metric("channel_messages_unconfirmed", GAUGE, "Messages published but not yet confirmed", _CHANNEL),
+    Metric("channel_messages_uncommitted", GAUGE, "Messages published in the open transaction", _CHANNEL),
+    Metric("channel_acks_uncommitted", GAUGE, "Acknowledgements in the open transaction", _CHANNEL),
     Metric("consumer_prefetch", GAUGE, "Limit of unacknowledged messages for each consumer", _CHANNEL),
     Metric("channel_messages_published_total", COUNTER, "Messages published on the channel", _CHANNEL_EXCHANGE),
     Metric("channel_messages_confirmed_total", COUNTER, "Messages confirmed on the channel", _CHANNEL_EXCHANGE),
@@ -309,6 +339,8 @@ def channel_values(channel: CachedChannel) -> Values:
         item["consumers"],
         item["unacked"],
         item["unconfirmed"],
+        item["uncommitted"],
+        item["uncommitted_acks"],
         item["prefetch"],
         item["published"],
         item["confirmed"],

@@ -39,6 +39,7 @@ class ChannelTransaction:
         publishes: publishes, in order.
         settlements: acknowledgements, in order.
         size: bytes of the publishes.
+        rolled_back: publishes of all transactions of the channel that were rolled back.
         since: time of the first publish or settlement.
         committing: whether a large transaction is being committed. Its settlements take effect even if the channel closes.
     """
@@ -48,6 +49,7 @@ class ChannelTransaction:
         self.publishes: list[PendingPublish] = []
         self.settlements: list[Settlement] = []
         self.size = 0
+        self.rolled_back = 0
         self.since = 0
         self.committing = False
 
@@ -140,6 +142,7 @@ class ChannelTransaction:
         publishes = self.publishes
         while publishes:
             publishes.pop()
+            self.rolled_back += 1
             yield 1
 
 

@@ -647,6 +647,7 @@ class BaseConnection(VhostSession):
 
     def describe_channels(self) -> Iterator[ChannelInfo]:
         for channel in list(self.channels.values()):
+            transaction = channel.transaction
             yield ChannelInfo(
                 connection=self.number,
                 vhost=self.vhost_name,
@@ -656,7 +657,9 @@ class BaseConnection(VhostSession):
                 unacked=len(channel.unacked),
                 prefetch=channel.window.prefetch,
                 consumer_prefetch=channel.window.default_prefetch,
-                published=channel.publish_count,
+                published=channel.publish_count - len(transaction.publishes) - transaction.rolled_back,
+                uncommitted=len(transaction.publishes),
+                uncommitted_acks=len(transaction.settlements),
                 confirmed=0 if channel.confirms is None else channel.confirms.confirmed,
                 unconfirmed=0 if channel.confirms is None else channel.confirms.published - channel.confirms.confirmed,
                 delivered=channel.unacked.delivered(),

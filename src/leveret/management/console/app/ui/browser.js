@@ -14,7 +14,7 @@ import { GetMessages, Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
 import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
-import { conditions, SearchFields, searchOf, searchQuery } from "./search.js";
+import { conditions, hasCondition, SearchFields, searchOf, searchQuery } from "./search.js";
 import { useRole } from "./roles.js";
 
 const PAGE = 50;
@@ -39,7 +39,7 @@ export const reader = (queue, { id }, queueId) => async (first, length) =>
 /** Returns the conditions of a request. */
 const selection = (wanted) => ({ ...conditions(wanted), since: wanted.since });
 
-const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.since || wanted?.group.length);
+const isSearchFor = (wanted) => Boolean((wanted && hasCondition(wanted)) || wanted?.selector || wanted?.since || wanted?.group.length);
 
 /** Returns about how many messages a search has to look at; `waiting` has the number of delayed ones. */
 function sizeOf(queue, { state, offset }, waiting) {
@@ -188,18 +188,15 @@ export function MessageBrowser({ queue }) {
   return html`
     <${Panel}
       title="Messages in the queue"
-      actions=${html`<button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream || !mayOperate || !mayReadPayloads()}>Take messages…</button>`}
+      actions=${html`<span class="muted small">Messages stay where they are, and do not count as redelivered.</span><button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream || !mayOperate || !mayReadPayloads()}>Take messages…</button>`}
     >
       <form class="form" onSubmit=${submit} role="search">
-        <div class="pair">
+        <div class="pair compact">
           <${Choice} label="State" name="state" state=${state} options=${isStream ? STATES.slice(0, 1) : STATES} />
           <${Text} label=${isStream ? "From offset" : "Skip"} name="offset" type="number" min="0" required state=${state} />
-          <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D, 2026-11-25T12:00" hint=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
-        </div>
-        <${SearchFields} state=${state} />
-        <div class="row">
-          <button class="primary" disabled=${busy}>${values.field || values.selector ? "Search" : "Browse"}</button>
-          <span class="muted small">Messages stay where they are, and do not count as redelivered.</span>
+          <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D, 2026-11-25" title=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
+          <${SearchFields} state=${state} />
+          <button class="primary" disabled=${busy}>${hasCondition(values) || values.selector ? "Search" : "Browse"}</button>
         </div>
       </form>
     <//>
@@ -262,6 +259,8 @@ export function MessageBrowser({ queue }) {
   `;
 }
 
+const previewOf = ({ payload, payload_encoding: encoding }) => (encoding === "string" ? payload.slice(0, 120) : "(binary)");
+
 /** Messages to choose from; `selectable` adds boxes that select some. */
 export function MessageList({ messages, chosen, setChosen, selected, setSelected, selectable }) {
   const all = messages.length > 0 && messages.every(({ id }) => selected.has(id));
@@ -288,9 +287,9 @@ export function MessageList({ messages, chosen, setChosen, selected, setSelected
               ${selectable && html`<input type="checkbox" aria-label=${`Select message ${message.id}`} checked=${selected.has(message.id)} onChange=${() => toggle(message.id)} />`}
               <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
                 <span class="muted num">${message.id}</span>
-                <span class="clip">${message.routing_key || "(no routing key)"}</span>
+                <span class="clip" title=${message.routing_key}>${message.routing_key || "(no routing key)"}</span>
                 <span class="muted small">${bytes(message.payload_bytes)}${noteOf(message)}</span>
-                <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
+                <span class="preview clip" title=${previewOf(message)}>${previewOf(message)}</span>
               </button>
             </li>
           `,

@@ -35,14 +35,14 @@ function Modal({ opened }) {
   const { title, content: Content, bare, className = "" } = opened;
   return html`
     <dialog ref=${element} class=${className} aria-label=${title} onCancel=${closeDialog} onClick=${(event) => event.target === element.current && closeDialog()}>
-      ${!bare && html`<header><h2>${title}</h2></header>`}
+      ${!bare && html`<header><h2 title=${title}>${title}</h2></header>`}
       ${bare ? html`<${Content} />` : html`<div class="body"><${Content} /></div>`}
     </dialog>
   `;
 }
 
 /**
- * A form in a dialog that executes a change. It keeps its input if the change fails, and shows the reason.
+ * A form in a dialog that executes a change. It keeps its input if the change fails, and shows the reason until the input changes.
  *
  * `submit` returns the message for the user; `children` are the fields. `forAll` is for changes that read-only users may make.
  */
@@ -74,7 +74,7 @@ export function ChangeForm({ label, tone = "primary", submit, stay, forAll, chil
     setBusy(false);
   }
   return html`
-    <form class="form" onSubmit=${send}>
+    <form class="form" onSubmit=${send} onInput=${() => setError(null)} onClick=${({ target }) => target.closest("button[type=button]") && setError(null)}>
       ${children}
       ${error && html`<${Note} tone="bad">${error.message}<//>`}
       ${isRefused && html`<${Note}>Your user has the tag read-only and may change nothing.<//>`}

@@ -35,11 +35,13 @@ export const Area = ({ label, name, state: [values, set], rows = 3, placeholder,
   </label>
 `;
 
+const textOf = (options, value) => options.find((option) => Array.isArray(option) && option[0] === value)?.[1] ?? value;
+
 /** `options` are values, or pairs of value and text. */
 export const Choice = ({ label, name, state: [values, set], options }) => html`
   <label class="field">
     <span>${label}</span>
-    <select name=${name} value=${values[name]} onChange=${(event) => set(name, event.target.value)}>
+    <select name=${name} value=${values[name]} title=${textOf(options, values[name])} onChange=${(event) => set(name, event.target.value)}>
       ${options.map((option) => {
         const [value, text] = Array.isArray(option) ? option : [option, option];
         return html`<option value=${value} selected=${value === values[name]}>${text}</option>`;

@@ -246,7 +246,7 @@ export function VhostChoice({ value, required, own, onChange = (name) => setQuer
     names.push(value);
   }
   return html`
-    <select aria-label="Vhost" value=${value} onChange=${(event) => onChange(event.target.value)}>
+    <select aria-label="Vhost" title=${value || "All vhosts"} value=${value} onChange=${(event) => onChange(event.target.value)}>
       ${!required && html`<option value="" selected=${value === ""}>All vhosts</option>`}
       ${names.map((name) => html`<option key=${name} value=${name} selected=${name === value}>${name}</option>`)}
     </select>

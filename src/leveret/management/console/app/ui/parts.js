@@ -4,12 +4,12 @@ import { count, exchangeName, exchangePath, plain } from "../format.js";
 import { html, signal } from "../html.js";
 import { link } from "../route.js";
 
-export const Badge = ({ tone = "", title, children }) => html`<span class="badge ${tone}" title=${title}>${children}</span>`;
+export const Badge = ({ tone = "", title, children }) => html`<span class="badge ${tone}" title=${title ?? [children].flat().join("")}>${children}</span>`;
 
 export const Panel = ({ title, actions, flush, children }) => html`
   <section class="panel" aria-label=${title}>
     <header>
-      <h2>${title}</h2>
+      <h2 title=${title}>${title}</h2>
       ${actions && html`<div class="actions">${actions}</div>`}
     </header>
     ${flush ? children : html`<div class="body">${children}</div>`}
@@ -69,7 +69,7 @@ export const Title = ({ crumb, star, title, badges, actions }) => html`
   <div class="title">
     ${crumb && html`<nav class="crumb" aria-label="Breadcrumb">${crumb}</nav>`}
     ${star}
-    <h1>${title}</h1>
+    <h1 title=${title}>${title}</h1>
     ${badges && html`<span class="badges">${badges}</span>`}
     ${actions && html`<div class="actions">${actions}</div>`}
   </div>
@@ -95,7 +95,7 @@ export const ExchangeLink = ({ vhost, name }) =>
 export const ConnectionLink = ({ name, children }) =>
   html`<a href=${link(["connections", name])} title=${name} data-row>${children ?? name}</a>`;
 
-export const UserLink = ({ name }) => html`<a href=${link(["users", name])} data-row>${name}</a>`;
+export const UserLink = ({ name }) => html`<a href=${link(["users", name])} title=${name} data-row>${name}</a>`;
 
 /** Features of a queue or an exchange as badges. */
 export const Features = ({ object }) => html`
@@ -109,11 +109,12 @@ const toasts = signal([]);
 const TOAST_TIME = 6000;
 let next = 0;
 
-/** Shows a message for some seconds. An error stays until it is dismissed. */
+/** Shows a message for some seconds. An error stays until it is dismissed, or until something succeeds. */
 export function toast(text, tone = "") {
   next += 1;
   const id = next;
-  toasts.value = [...toasts.value.slice(-3), { id, text, tone }];
+  const others = tone === "bad" ? toasts.value : toasts.value.filter((item) => item.tone !== "bad");
+  toasts.value = [...others.slice(-3), { id, text, tone }];
   if (tone !== "bad") {
     setTimeout(() => dismiss(id), TOAST_TIME);
   }
@@ -137,11 +138,11 @@ export const Toasts = () => html`
 `;
 
 /** The column of a list with the buttons that change a row. */
-export const changeColumn = (cell) => ({
+export const changeColumn = (cell, width = 168) => ({
   id: "change",
   title: "",
   header: html`<span class="visually-hidden">Change</span>`,
-  width: 168,
+  width,
   num: true,
   sortable: false,
   csv: false,

@@ -3,7 +3,7 @@
 import { save } from "../csv.js";
 import { decode } from "../decoding.js";
 import { has } from "../api.js";
-import { bytes, count, toBase64 } from "../format.js";
+import { bytes, count, plural, toBase64 } from "../format.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { hasRoles, mayReadPayloads } from "../session.js";
 import { typedRows } from "../typed.js";
@@ -91,7 +91,7 @@ export function Payload({ message, properties, queue, read }) {
     ${!isWhole &&
     html`
       <div class="toolbar" role="group" aria-label="Part of the payload">
-        <span class="muted">${part.data.length ? `Bytes ${count(part.first)} to ${count(part.first + part.data.length - 1)} of ${count(total)}` : `${count(total)} bytes`}</span>
+        <span class="muted">${part.data.length ? `Bytes ${count(part.first)} to ${count(part.first + part.data.length - 1)} of ${count(total)}` : plural(total, "byte")}</span>
         ${read &&
         html`
           <button type="button" disabled=${Boolean(busy) || part.first === 0} onClick=${() => go(Math.max(0, part.first - PART))}>Previous part</button>
@@ -243,7 +243,7 @@ function prettyJson(text) {
   }
 }
 
-const clip = (text) => (text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}\n… ${count(text.length - MAX_TEXT)} more characters` : text);
+const clip = (text) => (text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}\n… ${plural(text.length - MAX_TEXT, "more character")}` : text);
 
 /** Returns bytes as lines of offset, 16 bytes in hex, and their ASCII characters. */
 function hexDump(data, offset) {

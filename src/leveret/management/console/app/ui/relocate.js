@@ -1,8 +1,8 @@
 // Changes of messages in their places: move, copy and replay, with a preview.
 
 import { call, path } from "../api.js";
-import { plain, plural } from "../format.js";
-import { html, useEffect, useState } from "../html.js";
+import { agree, count, plain, plural } from "../format.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { ChangeForm } from "./dialog.js";
 import { Choice, Text, useFields } from "./form.js";
 
@@ -53,9 +53,9 @@ export async function relocate(target, body, options) {
 /** Returns the counts of a change as a sentence. */
 export function summary(done, { messages, unroutable, refused, missing }) {
   const rest = [
-    unroutable && `${unroutable} stay: no queue would get them`,
-    refused && `${refused} stay: the queue is full`,
-    missing && `${missing} were not ready any more`,
+    unroutable && `${count(unroutable)} ${agree(unroutable, "stays", "stay")}: no queue would get them`,
+    refused && `${count(refused)} ${agree(refused, "stays", "stay")}: the queue is full`,
+    missing && `${count(missing)} ${agree(missing, "was", "were")} not ready any more`,
   ].filter(Boolean);
   return [`${done} ${plural(messages, "message")}`, ...rest].join("; ");
 }
@@ -84,7 +84,9 @@ export function Relocate({ queue, what, body, done, verb }) {
     origin: { to_origin: true },
     "origin exchange": { to_origin_exchange: true },
   }[values.target];
-  async function look(signal) {
+  const controller = useRef(null);
+  async function look() {
+    const { signal } = (controller.current = new AbortController());
     setPreview("Counting…");
     try {
       setPreview(summary("Would move", await relocate(placePath(queue, "messages", "preview"), { ...body, ...target }, { signal })));
@@ -96,13 +98,11 @@ export function Relocate({ queue, what, body, done, verb }) {
   }
   useEffect(() => {
     setPreview("");
-    if (verb === "Copy" || !isOrigin) {
-      return undefined;
+    if (verb !== "Copy" && isOrigin) {
+      look();
     }
-    const controller = new AbortController();
-    look(controller.signal);
-    return () => controller.abort();
-  }, [values.target]);
+    return () => controller.current?.abort(); // the preview was of another target
+  }, [values.target, values.to, values.routing_key]);
   async function submit() {
     const result = await relocate(placePath(queue, "messages", verb === "Copy" ? "copy" : "move"), { ...body, ...target });
     done();

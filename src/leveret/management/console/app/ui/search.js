@@ -5,7 +5,6 @@ import { Choice, Text } from "./form.js";
 
 // Fields of a search; those that end with a dot need a name.
 const FIELDS = [
-  ["", "everything"],
   ["body", "the body"],
   ["body.", "a value in a JSON body"],
   ["headers.", "a header"],
@@ -33,21 +32,21 @@ const MATCHES = [
 
 /** Returns the values of the fields that a location holds. */
 export const searchOf = (query) => ({
-  field: query.field ?? "",
+  field: query.field ?? "body",
   name: query.key ?? "",
   match: query.match ?? "contains",
   value: query.value ?? "",
   selector: query.selector ?? "",
 });
 
+/** Whether the fields hold a condition, beside the selector. */
+export const hasCondition = ({ match, value }) => match === "exists" || value !== "";
+
 /** Returns the parameters of a location that hold the values of the fields. */
-export const searchQuery = ({ field, name, match, value, selector }) => ({
-  field,
-  key: field.endsWith(".") ? name : "",
-  match: field ? match : "",
-  value: field ? value : "",
-  selector,
-});
+export const searchQuery = ({ selector, ...values }) => {
+  const { field, name, match, value } = hasCondition(values) ? values : { field: "", match: "", value: "" };
+  return { field, key: field.endsWith(".") ? name : "", match, value, selector };
+};
 
 // Conditions that compare a number with numbers, and another text with texts.
 const ORDERS = new Set(["less", "less_or_equal", "greater", "greater_or_equal"]);
@@ -57,18 +56,16 @@ export function conditions({ group = [], field, name, match, value, selector }) 
   const whole = field === "body." && name.startsWith("[") ? `body${name}` : field.endsWith(".") ? `${field}${name}` : field;
   const compared = ORDERS.has(match) && value.trim() && Number.isFinite(Number(value)) ? Number(value) : value;
   const own = match === "exists" ? { field: whole, match } : { field: whole, match, value: compared };
-  return { where: field ? [...group, own] : group, selector };
+  return { where: hasCondition({ match, value }) ? [...group, own] : group, selector };
 }
 
 export function SearchFields({ state }) {
   const [values] = state;
   return html`
-    <div class="pair">
-      <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
-      ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required maxlength="255" placeholder=${values.field === "body." ? "items[0].id" : undefined} />`}
-      ${values.field && html`<${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />`}
-      ${values.field && values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} required />`}
-    </div>
-    <${Text} label="Selector" name="selector" state=${state} maxlength="4096" placeholder="color = 'red' AND weight > 2500" hint="A JMS message selector, as consumers use it" />
+    <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
+    ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required=${hasCondition(values)} maxlength="255" placeholder=${values.field === "body." ? "items[0].id" : undefined} />`}
+    <${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />
+    ${values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} placeholder="all messages" />`}
+    <${Text} label="Selector" name="selector" state=${state} maxlength="4096" placeholder="color = 'red'" title="A JMS message selector, as consumers use it: color = 'red' AND weight > 2500" />
   `;
 }

@@ -11,10 +11,23 @@ const OVERSCAN = 12;
 // Minimum width in pixels of a column without `width` and `min`; such columns share the remaining space.
 const MIN_FLEXIBLE = 170;
 
+// Width in pixels of a digit, and of the sides of a cell.
+const DIGIT = 9;
+const PADDING = 21;
+
 // Numbers that say that nothing happens.
 const ZERO = /^(0( B)?(\/s)?|–)$/;
 
 export const valueOf = (column, row) => (column.value ? column.value(row) : at(row, column.id));
+
+const contentOf = (column, row) => (column.cell ? column.cell(row) : plain(valueOf(column, row)));
+
+/** Returns the columns with room for the numbers in the rows. */
+const withRoom = (columns, items) =>
+  columns.map((column) => {
+    const lengths = column.num && column.width ? items.map((item) => contentOf(column, item)?.length ?? 0) : [];
+    return lengths.length > 0 ? { ...column, width: Math.max(column.width, PADDING + DIGIT * Math.max(...lengths)) } : column;
+  });
 
 /** Returns the columns that fit a width. Columns with a higher `rank` are dropped first; those without one always stay. */
 function fitting(columns, width) {
@@ -68,13 +81,13 @@ export function Table({ label, columns, total, row, show, sort, descending, onSo
     show?.(first, last);
   });
 
-  const [shown, needed] = fitting(columns, box.width);
   const indices = Array.from({ length: last - first }, (_, offset) => first + offset);
+  const [shown, needed] = fitting(withRoom(columns, indices.map(row).filter(Boolean)), box.width);
   const spacer = (rows) =>
     rows > 0 && html`<tr class="spacer" aria-hidden="true"><td colspan=${shown.length} style=${{ height: `${rows * ROW}px` }}></td></tr>`;
 
   return html`
-    <div class="table ${fill ? "fill" : "inside"}" ref=${region} tabindex="0" role="region" aria-label=${label}>
+    <div class="table ${fill ? "fill" : "inside"}" ref=${region} tabindex="0" role=${fill ? "region" : "group"} aria-label=${label}>
       <table aria-rowcount=${total + 1} style=${{ minWidth: `${Math.min(needed, 2000)}px` }}>
         <colgroup>
           ${shown.map((column) => html`<col key=${column.id} style=${{ width: column.width ? `${column.width}px` : "auto" }} />`)}
@@ -91,8 +104,8 @@ export function Table({ label, columns, total, row, show, sort, descending, onSo
             return html`
               <tr key=${item ? keyOf(item) : index} aria-rowindex=${index + 2}>
                 ${shown.map((column) => {
-                  const content = item === undefined ? "" : column.cell ? column.cell(item) : plain(valueOf(column, item));
-                  return html`<td key=${column.id} class="${column.num ? "num" : ""} ${ZERO.test(content) ? "zero" : ""}">${content}</td>`;
+                  const content = item === undefined ? "" : contentOf(column, item);
+                  return html`<td key=${column.id} title=${typeof content === "string" ? content : undefined} class="${column.num ? "num" : ""} ${ZERO.test(content) ? "zero" : ""}">${content}</td>`;
                 })}
               </tr>
             `;

@@ -1,7 +1,7 @@
 // The live tail of a queue or an exchange: messages as they arrive.
 
 import { send, serverEvents, withQuery } from "../api.js";
-import { count, plural, time } from "../format.js";
+import { agree, count, plural, time } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { route, setQuery } from "../route.js";
 import { MessageList } from "./browser.js";
@@ -79,14 +79,14 @@ export function LiveTail({ queue, target }) {
   const index = Math.max(messages.findIndex(({ id }) => id === chosen), 0);
   const message = messages[index];
   const leftOut = [
-    counts.omitted > 0 && `${count(counts.omitted)} that match were left out: they arrive too fast`,
-    counts.dropped > 0 && `${count(counts.dropped)} were not looked at: too many arrived`,
+    counts.omitted > 0 && `${count(counts.omitted)} that match ${agree(counts.omitted, "was", "were")} left out: they arrive too fast`,
+    counts.dropped > 0 && `${count(counts.dropped)} ${agree(counts.dropped, "was", "were")} not looked at: too many arrived`,
     counts.skipped > 0 && `skipped ${count(counts.skipped)}, whose JSON is too large`,
   ].filter(Boolean);
   return html`
     <${Panel} title="Messages as they arrive">
       <form class="form" onSubmit=${start} role="search">
-        <${SearchFields} state=${state} />
+        <div class="pair compact"><${SearchFields} state=${state} /></div>
         <div class="row">
           <button class="primary">${following ? "Follow with this search" : "Follow"}</button>
           <button type="button" disabled=${!following} onClick=${stop}>Stop</button>

@@ -4,7 +4,7 @@ import { canNotify, describeAlert, notifies, setNotifies } from "../alerts.js";
 import { call, has, path, send } from "../api.js";
 import { save } from "../csv.js";
 import { useResource } from "../data.js";
-import { count, duration, time } from "../format.js";
+import { count, duration, plural, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
 import { isAdministrator, isPolicymaker, mayChangeIn, mayMakeRules, ownVhosts } from "../session.js";
@@ -27,18 +27,19 @@ const KINDS = [
 const TITLES = Object.fromEntries(KINDS);
 const OF_NODE = new Set(["memory", "disk"]);
 // What the threshold counts.
-const UNITS = { depth: "messages", growth: "messages per second", no_consumers: "messages", no_acks: "seconds", ready_age: "seconds", unacked_age: "seconds" };
+const UNITS = { depth: "message", growth: "message", no_consumers: "message", no_acks: "second", ready_age: "second", unacked_age: "second" };
+const unitOf = (kind, value) => `${plural(value, UNITS[kind])}${kind === "growth" ? " per second" : ""}`;
 
 const ALERT_COLUMNS = [
   { id: "rule", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.rule })} title=${row.rule} data-row>${row.rule}</a>` },
   { id: "queue", title: "Queue", cell: (row) => (row.queue ? html`<${QueueLink} vhost=${row.vhost} name=${row.queue} />` : html`<${Badge}>node<//>`) },
   { id: "vhost", title: "Vhost", width: 100, rank: 4 },
   { id: "value", title: "State", value: describeAlert, cell: (row) => html`<span title=${describeAlert(row)}>${describeAlert(row)}</span>` },
-  { id: "since", title: "Since", width: 170, rank: 2, cell: (row) => time(row.since) },
+  { id: "since", title: "Since", width: 180, rank: 2, cell: (row) => time(row.since) },
 ];
 
 const isSilenced = (rule) => rule.silenced_until > Date.now();
-const threshold = (row) => (row.kind in UNITS ? `${count(row.threshold)} ${UNITS[row.kind]}` : "");
+const threshold = (row) => (row.kind in UNITS ? unitOf(row.kind, row.threshold) : "");
 
 const RULE_COLUMNS = [
   { id: "name", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.name })} title=${row.name} data-row>${row.name}</a>` },
@@ -47,18 +48,16 @@ const RULE_COLUMNS = [
   { id: "vhost", title: "Vhost", width: 100, rank: 4, value: (row) => row.vhost ?? "" },
   { id: "threshold", title: "More than", width: 190, rank: 1, value: (row) => row.threshold, cell: threshold },
   { id: "seconds", title: "For", width: 90, rank: 3, cell: (row) => (row.seconds ? duration(1000 * row.seconds) : "") },
-  { id: "silenced_until", title: "Silenced until", width: 170, rank: 2, value: (row) => (isSilenced(row) ? time(row.silenced_until) : "") },
+  { id: "silenced_until", title: "Silenced until", width: 180, rank: 2, value: (row) => (isSilenced(row) ? time(row.silenced_until) : "") },
 ];
-const CHANGE = {
-  ...changeColumn(
-    (row) => mayChangeIn(row.vhost) && html`
-      <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
-      <button class="link" onClick=${() => silenceRule(row)}>Silence…</button>${" "}
-      <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
-    `,
-  ),
-  width: 240,
-};
+const CHANGE = changeColumn(
+  (row) => mayChangeIn(row.vhost) && html`
+    <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
+    <button class="link" onClick=${() => silenceRule(row)}>Silence…</button>${" "}
+    <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
+  `,
+  240,
+);
 
 const PROMETHEUS = "/leveret/prometheus-rules";
 const WEBHOOKS = "/leveret/alert-webhooks";
@@ -157,7 +156,7 @@ function EditRule({ rule }) {
         </div>
       `}
       <div class="pair">
-        ${ofQueues && html`<${Text} label=${`More than (${UNITS[values.kind]})`} name="threshold" type="number" min="0" step="any" required state=${state} />`}
+        ${ofQueues && html`<${Text} label=${`More than (${unitOf(values.kind, 0).slice(2)})`} name="threshold" type="number" min="0" step="any" required state=${state} />`}
         <${Text} label="For at least (seconds)" name="seconds" type="number" min="0" max="86400" required state=${state} />
       </div>
       ${webhooks.length > 0 && html`<${Choice} label="Webhook" name="webhook" state=${state} options=${[["", "none"], ...webhooks]} />`}

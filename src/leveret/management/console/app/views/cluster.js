@@ -2,7 +2,7 @@
 
 import { call, has, path } from "../api.js";
 import { useResource } from "../data.js";
-import { bytes, count, duration } from "../format.js";
+import { agree, bytes, count, duration, plural } from "../format.js";
 import { html } from "../html.js";
 import { isMonitor, mayAdminister } from "../session.js";
 import { ChangeForm, confirmChange, openDialog } from "../ui/dialog.js";
@@ -85,7 +85,7 @@ function Cluster() {
   return html`
     <${Panel} title="Cluster">
       ${value.problem && html`<${Note} tone="bad">${value.problem}<//>`}
-      ${waits && html`<${Note} tone="bad">${count(value.waiting)} transactions wait for a standby: nothing is confirmed.<//>`}
+      ${waits && html`<${Note} tone="bad">${plural(value.waiting, "transaction")} ${agree(value.waiting, "waits", "wait")} for a standby: nothing is confirmed.<//>`}
       ${value.unowned.length > 0 && html`<${Note} tone="bad">Without an owner: shard ${value.unowned.join(", ")}<//>`}
       ${Object.entries(value.unreached).map(([node, others]) => html`<${Note} tone="bad">${node} does not reach ${others.join(", ")}.<//>`)}
       <${Facts}
@@ -132,7 +132,7 @@ const move = (shard, others) => openDialog(`Move shard ${shard.number}`, () => h
 function drain({ name, shards }) {
   confirmChange({
     title: "Drain node",
-    text: html`Moves the ${count(shards.length)} shards of <b>${name}</b> to other nodes, one after another. Their clients reconnect.`,
+    text: html`Moves ${plural(shards.length, "shard")} of <b>${name}</b> to other nodes, one after another. Their clients reconnect.`,
     label: "Drain node",
     change: () => call("POST", path("leveret", "cluster", "nodes", name, "drain"), { on: true }),
     done: `Node '${name}' owns no shards`,

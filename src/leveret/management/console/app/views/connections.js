@@ -34,7 +34,7 @@ const COLUMNS = [
   { id: "channels", title: "Channels", width: 90, num: true, rank: 3, cell: (row) => count(row.channels) },
   { id: "recv_oct_details.rate", title: "From client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.recv_oct_details?.rate)}/s` },
   { id: "send_oct_details.rate", title: "To client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.send_oct_details?.rate)}/s` },
-  { id: "connected_at", title: "Connected", width: 160, rank: 6, cell: (row) => time(row.connected_at) },
+  { id: "connected_at", title: "Connected", width: 180, rank: 6, cell: (row) => time(row.connected_at) },
 ];
 
 export const ConnectionsView = () => html`

@@ -7,7 +7,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { route } from "../route.js";
 import { isReadOnly } from "../session.js";
 import { confirmChange } from "../ui/dialog.js";
-import { Note, Panel, Title, toast } from "../ui/parts.js";
+import { Failure, Note, Panel, Title, toast } from "../ui/parts.js";
 import { VhostChoice } from "../ui/list.js";
 
 const MAX_FILE = 20 << 20;
@@ -29,9 +29,11 @@ export function DefinitionsView() {
   const vhost = route.value.query.vhost ?? "";
   const target = vhost ? path("definitions", vhost) : "/definitions";
   const [plan, setPlan] = useState(null);
+  const [error, setError] = useState(null); // why the chosen file is no plan
   const controller = useRef(null);
   useEffect(() => {
     setPlan(null); // a plan is for its target
+    setError(null);
     return () => controller.current?.abort();
   }, [target]);
 
@@ -48,18 +50,19 @@ export function DefinitionsView() {
     const [file] = event.target.files;
     event.target.value = "";
     setPlan(null);
+    setError(null);
     controller.current?.abort();
     const { signal } = (controller.current = new AbortController());
     try {
       if (!file || file.size > MAX_FILE) {
-        throw new Error(`The file has ${count(file?.size)} bytes; expected at most ${count(MAX_FILE)}`);
+        throw new Error(`The file has ${plural(file?.size, "byte")}; expected at most ${count(MAX_FILE)}`);
       }
       const wanted = JSON.parse(await file.text());
       const report = await call("POST", withQuery(target, { dry_run: "true" }), wanted, { signal });
       setPlan({ file: file.name, wanted, report });
-    } catch (error) {
+    } catch (failure) {
       if (!signal.aborted) {
-        toast(error.message, "bad");
+        setError(failure);
       }
     }
   }
@@ -90,6 +93,7 @@ export function DefinitionsView() {
         <div class="form">
           <p>Shows what a file would change before anything changes. An import adds objects and deletes none.</p>
           <label class="field"><span>File</span><input type="file" accept="application/json,.json" onChange=${choose} /></label>
+          <${Failure} error=${error} />
         </div>
       <//>
     </div>

@@ -1,13 +1,14 @@
 // Exchanges.
 
 import { addBinding, declareExchange, deleteExchange } from "../actions.js";
-import { path } from "../api.js";
+import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { useDestinations } from "../destinations.js";
 import { exchangeName, exchangePath, plain, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
 import { link, route } from "../route.js";
 import { mayDeclare } from "../session.js";
+import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js";
 import { BindingTable } from "../ui/bindings.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
@@ -43,6 +44,7 @@ export const ExchangesView = () => html`
 `;
 
 const TABS = [
+  ["state", "State"],
   ["bindings", "Bindings"],
   ["publish", "Publish"],
   ["live", "Live"],
@@ -53,11 +55,12 @@ const NEEDED = { publish: ["operator", "write"], live: ["viewer", "read", { chan
 
 export function ExchangeView({ parts }) {
   const [, vhost, name] = parts;
-  const { tab = "bindings" } = route.value.query;
+  const { tab = "state" } = route.value.query;
+  const range = useRange();
   const may = useRole({ vhost, name });
   const target = path("exchanges", vhost, name);
-  const { value: exchange, error } = useResource(target);
-  const crumb = html`<a href=${link(["exchanges"])}>Exchanges</a> › <a href=${link(["exchanges"], { vhost })}>${vhost}</a>`;
+  const { value: exchange, error } = useResource(withQuery(target, historyParameters(range)));
+  const crumb = html`<a href=${link(["exchanges"])}>Exchanges</a> › <a href=${link(["exchanges"], { vhost })} title=${vhost}>${vhost}</a>`;
   const star = html`<${Star} kind="exchanges" vhost=${vhost} name=${name === exchangePath("") ? "" : name} />`;
   if (!exchange) {
     return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;
@@ -83,10 +86,33 @@ export function ExchangeView({ parts }) {
         ? html`<${Publish} exchange=${exchange} />`
         : tab === "live"
           ? html`<${LiveTail} key=${target} queue=${exchange} target=${path("leveret", "exchanges", vhost, name, "messages", "tail")} />`
-          : html`<${Bindings} exchange=${exchange} target=${target} />`}
+          : tab === "bindings"
+            ? html`<${Bindings} exchange=${exchange} target=${target} />`
+            : html`<${State} exchange=${exchange} />`}
     <//>
   `;
 }
+
+const FLOW_SERIES = [
+  { key: "message_stats.publish_in", label: "In", color: "publish", kind: "rate" },
+  { key: "message_stats.publish_out", label: "Out", color: "deliver", kind: "rate" },
+];
+
+const State = ({ exchange }) => html`
+  <${Stats}
+    items=${[
+      ["Messages in", rate(stats(exchange, "publish_in"))],
+      ["Messages out", rate(stats(exchange, "publish_out"))],
+      ...deduplicationOf(exchange),
+    ]}
+  />
+  <div class="grid">
+    <${Panel} title="Message rates" actions=${html`<${RangeChoice} />`}>
+      <${Chart} id=${`${exchange.vhost}\n${exchange.name}\nexchange`} label="Message rates of the exchange over time" object=${exchange} series=${FLOW_SERIES} format=${rate} />
+    <//>
+    <${Panel} title="Arguments"><${Entries} object=${exchange.arguments} /><//>
+  </div>
+`;
 
 function Bindings({ exchange, target }) {
   const { value: outgoing, error } = useResource(`${target}/bindings/source`, { slow: true });
@@ -94,13 +120,6 @@ function Bindings({ exchange, target }) {
   const { vhost, name } = exchange;
   const may = useRole(exchange);
   return html`
-    <${Stats}
-      items=${[
-        ["Messages in", rate(stats(exchange, "publish_in"))],
-        ["Messages out", rate(stats(exchange, "publish_out"))],
-        ...deduplicationOf(exchange),
-      ]}
-    />
     <${Failure} error=${error} />
     <${Panel}
       title="Bindings from this exchange"
@@ -110,7 +129,6 @@ function Bindings({ exchange, target }) {
       <${BindingTable} bindings=${outgoing} mayRemove=${may("administrator", "read")} />
     <//>
     ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from mayRemove=${may("administrator", "write")} /><//>`}
-    <${Panel} title="Arguments"><${Entries} object=${exchange.arguments} /><//>
   `;
 }
 

@@ -2,7 +2,7 @@
 
 import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
-import { count } from "../format.js";
+import { agree, count, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { execute, namesOf, queueNow, READING, remove, startingWith } from "../learn/operations.js";
 import { LESSONS } from "../learn/lessons.js";
@@ -41,7 +41,7 @@ export function LearnView() {
             <div class="body">
               <h2><a href=${locationOf(lesson, next)} data-row>${lesson.title}</a></h2>
               <p>${lesson.summary}</p>
-              <p class="small muted">${done ? `${done} of ${lesson.steps.length} steps are done` : `${lesson.steps.length} steps`}</p>
+              <p class="small muted">${done ? `${done} of ${plural(lesson.steps.length, "step")} ${agree(done, "is", "are")} done` : plural(lesson.steps.length, "step")}</p>
             </div>
           </li>
         `;

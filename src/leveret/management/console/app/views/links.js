@@ -54,7 +54,7 @@ export function LinkView({ parts }) {
   const [, vhost, name] = parts;
   const { user, container = "", role } = route.value.query;
   const { value, error } = useResource(withQuery(path("leveret", "links", vhost), named(name)));
-  const crumb = html`<a href=${link(["links"])}>AMQP 1.0 links</a> › <a href=${link(["links"], { vhost })}>${vhost}</a>`;
+  const crumb = html`<a href=${link(["links"])}>AMQP 1.0 links</a> › <a href=${link(["links"], { vhost })} title=${vhost}>${vhost}</a>`;
   const found = value?.items.find(
     (row) => row.name === name && row.container === container && (!user || row.user === user) && (!role || row.role === role),
   );

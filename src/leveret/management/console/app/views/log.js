@@ -122,7 +122,7 @@ function Details({ record }) {
 }
 
 const COLUMNS = [
-  { id: "time", title: "Time", width: 160, rank: 1, value: (row) => time(row.time) },
+  { id: "time", title: "Time", width: 180, rank: 1, value: (row) => time(row.time) },
   { id: "level", title: "Level", width: 88, cell: (row) => html`<${Badge} tone=${TONES[row.level] ?? ""}>${row.level}<//>` },
   { id: "logger", title: "Logger", width: 170, rank: 2 },
   { id: "message", title: "Message", cell: (row) => html`<button class="link" data-row title=${row.message} onClick=${() => openDialog("Log record", () => html`<${Details} record=${row} />`)}>${row.message}</button>` },

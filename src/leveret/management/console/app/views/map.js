@@ -4,7 +4,7 @@ import { Graph, layout } from "../../vendor/dagre.js";
 import { get, has, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { useDestinations } from "../destinations.js";
-import { count, exchangeName, exchangePath, growth, plural, rate } from "../format.js";
+import { count, exchangeName, exchangePath, growth, plural, rate, short } from "../format.js";
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { link, route, setQuery } from "../route.js";
 import { VhostChoice } from "../ui/list.js";
@@ -16,7 +16,14 @@ import { Destinations } from "./exchanges.js";
 const MAX_NODES = 250;
 const WIDTH = 190;
 const HEIGHT = 42;
+// Width of the label of an edge, which lies between nodes.
+const LABEL = 100;
+// Objects from which those with the same prefix share a node, and members that such a node has at least.
+const GROUPED_FROM = 40;
+const MIN_MEMBERS = 3;
 const MIN_SCALE = 0.1;
+// Scale below which texts cannot be read.
+const READABLE = 0.6;
 const MAX_SCALE = 3;
 
 const PREFIXES = { exchange: "e", queue: "q", client: "c" };
@@ -49,8 +56,54 @@ function consumerRates(clients, queues) {
     .map(([queue, name]) => [`${idOf("queue", queue)}\n${idOf("client", name)}`, delivered.get(queue)]);
 }
 
+const labelOf = ({ kind, item }) => (kind === "client" ? item.title : item.name);
+
+/** Returns the part of a name up to the first separator or digit behind the filter, or "". */
+function prefixOf(name, text) {
+  const start = name.toLowerCase().startsWith(text) ? text.length : 0;
+  const rest = name.slice(start);
+  const [found] = rest.match(/^[^.:/_-]*[.:/_-]/) ?? rest.match(/^\D+(?=\d)/) ?? [""];
+  return found && name.slice(0, start) + found;
+}
+
+/**
+ * Returns nodes and edges, with one node for objects of a kind that have the same prefix.
+ *
+ * `groups` has the ids of these nodes by those of their members, and `merged` the keys of edges by those of the edges in them.
+ */
+function group(nodes, edges, text, chosen) {
+  const keyOf = (id) => {
+    const prefix = id === chosen ? "" : prefixOf(labelOf(nodes.get(id)), text);
+    return prefix && `${id[0]}*:${prefix}`;
+  };
+  const members = Map.groupBy(nodes.keys(), keyOf);
+  const groups = new Map();
+  const shown = new Map();
+  for (const [id, node] of nodes) {
+    const key = keyOf(id);
+    const ids = members.get(key);
+    if (key && ids.length >= MIN_MEMBERS) {
+      groups.set(id, key);
+      shown.set(key, { kind: "group", item: { of: node.kind, prefix: key.slice(3), items: ids.map((member) => nodes.get(member).item) } });
+    } else {
+      shown.set(id, node);
+    }
+  }
+  const merged = new Map();
+  const lines = new Map();
+  for (const edge of edges) {
+    const [from, to] = [groups.get(edge.from) ?? edge.from, groups.get(edge.to) ?? edge.to];
+    const key = `${from}\n${to}`;
+    merged.set(edge.key, key);
+    const line = lines.get(key) ?? { key, from, to, keys: [] };
+    line.keys.push(...edge.keys);
+    lines.set(key, line);
+  }
+  return { nodes: shown, edges: [...lines.values()], groups, merged };
+}
+
 /** Returns nodes and edges: what the filter matches with its neighbours, and without one all that has a binding. */
-function select(exchanges, queues, bindings, clients, text, chosen) {
+function select(exchanges, queues, bindings, clients, text, chosen, grouping) {
   const edges = new Map();
   for (const binding of bindings) {
     if (binding.source === "" && chosen !== "e:") {
@@ -74,7 +127,7 @@ function select(exchanges, queues, bindings, clients, text, chosen) {
     ...clients.map((item) => [idOf("client", item.name), { kind: "client", item }]),
   ]);
   const wanted = text.toLowerCase();
-  const matches = (id) => id.slice(2).toLowerCase().includes(wanted);
+  const matches = (id) => (all.has(id) ? labelOf(all.get(id)) : id.slice(2)).toLowerCase().includes(wanted);
   const connected = new Set();
   for (const { from, to } of edges.values()) {
     if (matches(from) || matches(to)) {
@@ -84,9 +137,13 @@ function select(exchanges, queues, bindings, clients, text, chosen) {
   const candidates = [...all.keys()].filter((id) => connected.has(id) || id === chosen || (wanted && matches(id)) || (!wanted && id.startsWith("q:")));
   const order = (id) => (id === chosen ? 0 : connected.has(id) ? 1 : 2);
   candidates.sort((one, other) => order(one) - order(other));
-  const nodes = new Map(candidates.slice(0, MAX_NODES).map((id) => [id, all.get(id)]));
-  const shown = [...edges.values()].filter(({ from, to }) => nodes.has(from) && nodes.has(to));
-  return { nodes, edges: shown, omitted: candidates.length - nodes.size };
+  const known = new Map(candidates.filter((id) => all.has(id)).map((id) => [id, all.get(id)]));
+  const between = [...edges.values()].filter(({ from, to }) => known.has(from) && known.has(to));
+  const isGrouped = grouping === "1" || (grouping !== "0" && known.size > GROUPED_FROM);
+  const found = isGrouped ? group(known, between, wanted, chosen) : { nodes: known, edges: between, groups: NO_GROUPS, merged: NO_GROUPS };
+  const nodes = new Map([...found.nodes].slice(0, MAX_NODES));
+  const shown = found.edges.filter(({ from, to }) => nodes.has(from) && nodes.has(to));
+  return { ...found, nodes, edges: shown, isGrouped, objects: known.size, omitted: found.nodes.size - nodes.size };
 }
 
 /** Returns the rates of edges by their keys: messages of each exchange follow the shortest way to each of their queues. */
@@ -167,7 +224,7 @@ function curve(points) {
 const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 export function MapView() {
-  const { vhost = "/", name = "", node: chosen = "", consumers: withConsumers = "" } = route.value.query;
+  const { vhost = "/", name = "", node: chosen = "", consumers: withConsumers = "", group: grouping = "" } = route.value.query;
   const { value: exchanges, error } = useResource(path("exchanges", vhost), { slow: true });
   const { value: bindings } = useResource(path("bindings", vhost), { slow: true });
   const { value: page } = useResource(
@@ -184,15 +241,19 @@ export function MapView() {
   const missing = useMissingQueues(vhost, bindings, page, name);
   const queues = useMemo(() => [...(page?.items ?? []), ...missing], [page, missing]);
   const clients = useMemo(() => clientsOf(consumers ?? NONE, connections ?? NONE, queues), [consumers, connections, queues]);
-  const rates = useMemo(
-    () => new Map([...ratesOf(bindings ?? NONE, flows ?? NONE), ...consumerRates(clients, queues)]),
-    [bindings, flows, clients, queues],
-  );
   const ready = exchanges && bindings && page;
   const graph = useMemo(
-    () => (ready ? select(exchanges, queues, bindings, clients, name, chosen) : null),
-    [exchanges, queues, bindings, clients, name, chosen],
+    () => (ready ? select(exchanges, queues, bindings, clients, name, chosen, grouping) : null),
+    [exchanges, queues, bindings, clients, name, chosen, grouping],
   );
+  const rates = useMemo(() => {
+    const sums = new Map();
+    for (const [edge, value] of [...ratesOf(bindings ?? NONE, flows ?? NONE), ...consumerRates(clients, queues)]) {
+      const key = graph?.merged.get(edge) ?? edge;
+      sums.set(key, (sums.get(key) ?? 0) + value);
+    }
+    return sums;
+  }, [bindings, flows, clients, queues, graph]);
   const shape = graph && [...graph.nodes.keys(), ...graph.edges.map((edge) => edge.key)].join("\n\n");
   const arranged = useMemo(() => graph && arrange(graph), [shape]);
   const isExchange = chosen.startsWith("e:");
@@ -206,8 +267,10 @@ export function MapView() {
         lines.add(`${idOf("queue", queue)}\n${idOf("client", client.name)}`);
       }
     }
-    return { ids, lines };
-  }, [found, clients, chosen]);
+    const shown = (known, key) => known?.get(key) ?? key;
+    return { ids: new Set([...ids].map((id) => shown(graph?.groups, id))), lines: new Set([...lines].map((key) => shown(graph?.merged, key))) };
+  }, [found, clients, chosen, graph]);
+  const unread = page ? page.filtered_count - page.items.length : 0;
 
   return html`
     <${Title} title="Topology" />
@@ -219,7 +282,11 @@ export function MapView() {
         <input type="checkbox" checked=${Boolean(withConsumers)} onChange=${(event) => setQuery({ consumers: event.target.checked ? "1" : "" })} />
         <span>Consumers</span>
       </label>
-      ${graph && html`<span class="muted" role="status">${plural(graph.nodes.size, "object")}${graph.omitted > 0 ? `, ${count(graph.omitted)} more: filter by name` : ""}</span>`}
+      <label class="check">
+        <input type="checkbox" checked=${Boolean(graph?.isGrouped)} onChange=${(event) => setQuery({ group: event.target.checked ? "1" : "0" })} />
+        <span>Group by prefix</span>
+      </label>
+      ${graph && html`<span class="muted" role="status">${plural(graph.objects, "object")}${graph.omitted + unread > 0 ? `, ${count(graph.omitted + unread)} not shown: filter by name` : ""}</span>`}
     </div>
     <${Failure} error=${error} />
     <div class="split">
@@ -231,6 +298,7 @@ export function MapView() {
 }
 
 const NONE = [];
+const NO_GROUPS = new Map();
 
 /** Returns the queues that bindings of the filtered exchanges name, although the filter of queues does not match them. */
 function useMissingQueues(vhost, bindings, page, text) {
@@ -263,10 +331,11 @@ function Drawing({ graph, arranged, rates, lit, chosen }) {
   const [view, setView] = useState(null);
   const drag = useRef(null);
 
-  function fit() {
+  /** Shows the whole map, but no smaller than a scale: then from its top left. */
+  function fit(least) {
     const { clientWidth: width, clientHeight: height } = box.current;
-    const scale = Math.max(MIN_SCALE, Math.min(1, width / arranged.width, height / arranged.height));
-    setView({ scale, x: (width - arranged.width * scale) / 2, y: Math.max(0, (height - arranged.height * scale) / 2) });
+    const scale = Math.max(least, Math.min(1, width / arranged.width, height / arranged.height));
+    setView({ scale, x: Math.max(0, (width - arranged.width * scale) / 2), y: Math.max(0, (height - arranged.height * scale) / 2) });
   }
   function zoom(factor, x = box.current.clientWidth / 2, y = box.current.clientHeight / 2) {
     setView((old) => {
@@ -275,7 +344,7 @@ function Drawing({ graph, arranged, rates, lit, chosen }) {
       return { scale, x: x - (x - old.x) * part, y: y - (y - old.y) * part };
     });
   }
-  useEffect(fit, [arranged]);
+  useEffect(() => fit(READABLE), [arranged]);
   useEffect(() => {
     const element = box.current;
     const onWheel = (event) => {
@@ -318,7 +387,7 @@ function Drawing({ graph, arranged, rates, lit, chosen }) {
       <div class="zoom">
         <button onClick=${() => zoom(1.3)} aria-label="Zoom in">+</button>
         <button onClick=${() => zoom(1 / 1.3)} aria-label="Zoom out">−</button>
-        <button onClick=${fit}>Fit</button>
+        <button onClick=${() => fit(MIN_SCALE)}>Fit</button>
       </div>
     </div>
   `;
@@ -329,22 +398,27 @@ function Edge({ edge, points, on, perSecond }) {
     return null;
   }
   const [one, next] = points.slice(-2);
-  const middle = { x: one.x + 0.62 * (next.x - one.x), y: one.y + 0.7 * (next.y - one.y) };
+  const middle = { x: one.x + 0.5 * (next.x - one.x), y: one.y + 0.7 * (next.y - one.y) };
   const text = edge.keys.length === 1 ? edge.keys[0] : plural(edge.keys.length, "key");
   return html`
     <path class="edge ${on ? "on" : ""} ${perSecond > 0 ? "busy" : ""}" d=${curve(points)} marker-end="url(#arrow)"><title>${edge.keys.slice(0, 50).join("\n")}</title></path>
-    ${text && html`<text class="label" x=${middle.x} y=${middle.y - 4} text-anchor="middle">${cut(text, 18)}</text>`}
-    ${perSecond > 0 && html`<text class="label rate" x=${middle.x} y=${middle.y + 10} text-anchor="middle">${rate(perSecond)}</text>`}
+    <svg x=${middle.x - LABEL / 2} y=${middle.y - 16} width=${LABEL} height="30">
+      <title>${edge.keys.slice(0, 50).join("\n")}</title>
+      ${text && html`<text class="label" x="50%" y="12" text-anchor="middle">${cut(text, 18)}</text>`}
+      ${perSecond > 0 && html`<text class="label rate" x="50%" y="26" text-anchor="middle">${perSecond < 1000 ? rate(perSecond) : `${short(perSecond)}/s`}</text>`}
+    </svg>
   `;
 }
 
 /** Texts and shape of a node by its kind. */
 const LOOKS = {
   exchange: (item) => ({ name: exchangeName(item.name), detail: `${item.type}  ${rate(item.message_stats?.publish_in_details?.rate)}`, inset: 18, round: HEIGHT / 2 }),
-  queue: (item) => ({ name: item.name, detail: `${count(item.messages)} messages, ${count(item.consumers)} consumers`, inset: 10, round: 4 }),
+  queue: (item) => ({ name: item.name, detail: `${plural(item.messages, "message", short)}, ${plural(item.consumers, "consumer", short)}`, inset: 10, round: 4 }),
+  group: ({ of: kind, prefix, items }) => ({ name: `${prefix}*`, detail: [plural(items.length, kind), kind === "queue" && plural(sum(items, "messages"), "message", short)].filter(Boolean).join(", "), inset: 14, round: 4 }),
   client: (item) => ({ name: item.title, detail: `${plural(consumersOf(item), "consumer")} of ${item.user}`, inset: 14, round: 12 }),
 };
 
+const sum = (items, key) => items.reduce((total, item) => total + (item[key] ?? 0), 0);
 const consumersOf = (client) => [...client.queues.values()].reduce((sum, number) => sum + number, 0);
 
 function Node({ id, node, place, on, chosen }) {
@@ -354,10 +428,11 @@ function Node({ id, node, place, on, chosen }) {
   const { kind, item } = node;
   const { name, detail, inset, round } = LOOKS[kind](item);
   const shown = cut(name, 23);
-  const choose = () => setQuery({ node: id });
+  // What a group has is shown by its prefix.
+  const choose = () => setQuery(kind === "group" ? { name: item.prefix, node: "" } : { node: id });
   return html`
     <g
-      class="node ${kind} ${on ? "on" : ""}"
+      class="node ${kind} ${item.of ?? ""} ${on ? "on" : ""}"
       transform=${`translate(${place.x - WIDTH / 2},${place.y - HEIGHT / 2})`}
       role="button"
       tabindex="0"
@@ -365,9 +440,13 @@ function Node({ id, node, place, on, chosen }) {
       onClick=${choose}
       onKeyDown=${(event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose())}
     >
-      <rect width=${WIDTH} height=${HEIGHT} rx=${round}><title>${name}</title></rect>
-      <text x=${inset} y="18">${shown}</text>
-      <text class="sub" x=${inset} y="33">${detail}</text>
+      <title>${`${name}\n${detail}`}</title>
+      ${kind === "group" && html`<rect x="4" y="4" width=${WIDTH} height=${HEIGHT} rx=${round} />`}
+      <rect width=${WIDTH} height=${HEIGHT} rx=${round} />
+      <svg x=${inset} width=${WIDTH - inset - 8} height=${HEIGHT}>
+        <text y="18">${shown}</text>
+        <text class="sub" y="33">${cut(detail, 30)}</text>
+      </svg>
     </g>
   `;
 }

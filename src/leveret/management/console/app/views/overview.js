@@ -119,14 +119,14 @@ function TopQueues() {
 const TOP_COLUMNS = [
   { id: "name", title: "Queue", cell: (row) => html`<${QueueLink} ...${row} />` },
   { id: "messages", title: "Messages", width: 90, num: true, cell: (row) => count(row.messages) },
-  { id: "growth", title: "Growth", width: 84, num: true, cell: (row) => growth(row.messages_details?.rate) },
+  { id: "growth", title: "Growth", width: 84, num: true, rank: 3, cell: (row) => growth(row.messages_details?.rate) },
   { id: "publish", title: "Publish", width: 84, num: true, rank: 1, cell: (row) => rate(row.message_stats?.publish_details?.rate) },
   { id: "consumers", title: "Consumers", width: 90, num: true, rank: 2, cell: (row) => (row.consumers ? count(row.consumers) : html`<${Badge} tone="warn">none<//>`) },
 ];
 
 function Node({ node, overview }) {
   return html`
-    <${Panel} title=${node.name}>
+    <${Panel} title=${node.name} actions=${html`<a href=${link(["overview", node.name])}>Memory</a>`}>
       <dl class="facts">
         <dt>Uptime</dt>
         <dd>${duration(node.uptime)}</dd>

@@ -167,7 +167,7 @@ export function PipelineView({ parts }) {
   const list = isLease ? "leases" : "stream-consumers";
   const { value, error } = useResource(withQuery(path("leveret", list, vhost), named(name)));
   const tab = isLease ? "leases" : "streams";
-  const crumb = html`<a href=${link(["pipelines"], { tab })}>Pipelines</a> › <a href=${link(["pipelines"], { tab, vhost })}>${vhost}</a>`;
+  const crumb = html`<a href=${link(["pipelines"], { tab })}>Pipelines</a> › <a href=${link(["pipelines"], { tab, vhost })} title=${vhost}>${vhost}</a>`;
   const found = value?.items.find((row) => row[isLease ? "queue" : "stream"] === queue && row[isLease ? "lease" : "consumer"] === name);
   if (!found) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />${value && html`<${Note}>${isLease ? "This lease was released." : "This consumer has no position in the stream."}<//>`}`;

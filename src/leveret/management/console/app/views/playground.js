@@ -58,6 +58,7 @@ function Consume({ queue }) {
     event.preventDefault();
     setBusy(true);
     setError(null);
+    setOutcome("");
     try {
       const found = (await (mode === LOOK ? look() : take())).slice(0, MAX_KEPT);
       setMessages(found);

@@ -19,8 +19,8 @@ const COLUMNS = [
   { id: "priority", title: "Priority", width: 84, num: true },
 ];
 
-const changePolicy = (collection, mayChange, mayChangeIn) => ({
-  ...changeColumn(
+const changePolicy = (collection, mayChange, mayChangeIn) =>
+  changeColumn(
     (row) => html`
       <button class="link" onClick=${() => copyAs(collection, row)}>Copy as…</button>
       ${mayChangeIn(row.vhost) &&
@@ -29,9 +29,8 @@ const changePolicy = (collection, mayChange, mayChangeIn) => ({
         <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
       `}
     `,
-  ),
-  width: mayChange ? 240 : 100,
-});
+    mayChange ? 240 : 100,
+  );
 
 export function PoliciesView() {
   const operator = route.value.query.kind === "operator" && has("/operator-policies");

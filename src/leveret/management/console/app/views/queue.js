@@ -55,7 +55,7 @@ export function QueueView({ parts }) {
   const may = useRole({ vhost, name });
   const mayPublish = useRole({ vhost, name: "" });
   const { value: queue, error } = useResource(withQuery(queuePath({ vhost, name }), historyParameters(range)));
-  const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })}>${vhost}</a>`;
+  const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })} title=${vhost}>${vhost}</a>`;
   const star = html`<${Star} kind="queues" vhost=${vhost} name=${name} />`;
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;

@@ -37,15 +37,12 @@ const COLUMNS = [
   { id: "conditions", title: "For", rank: 1, value: conditionText, cell: (row) => html`<span title=${conditionText(row)}>${conditionText(row)}</span>` },
   { id: "size", title: "Size", width: 100, num: true, rank: 3, cell: (row) => bytes(row.size) },
 ];
-const CHANGE = {
-  ...changeColumn(
-    (row) => mayChangeIn(row.vhost) && html`
-      <button class="link" onClick=${() => setSchema(row)}>Replace…</button>${" "}
-      <button class="link" onClick=${() => deleteSchema(row)}>Delete…</button>
-    `,
-  ),
-  width: 170,
-};
+const CHANGE = changeColumn(
+  (row) => mayChangeIn(row.vhost) && html`
+    <button class="link" onClick=${() => setSchema(row)}>Replace…</button>${" "}
+    <button class="link" onClick=${() => deleteSchema(row)}>Delete…</button>
+  `,
+);
 
 const schemaPath = (name) => path("leveret", "payload-schemas", name);
 

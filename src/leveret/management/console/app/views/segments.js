@@ -12,7 +12,7 @@ const COLUMNS = [
   { id: "last", title: "Last offset", width: 110, num: true, cell: (row) => count(row.last) },
   { id: "count", title: "Messages", width: 100, num: true, cell: (row) => count(row.count) },
   { id: "bytes", title: "Size", width: 90, num: true, rank: 1, cell: (row) => bytes(row.bytes) },
-  { id: "last_time", title: "Until", width: 160, rank: 2, cell: (row) => time(row.last_time) },
+  { id: "last_time", title: "Until", width: 180, rank: 2, cell: (row) => time(row.last_time) },
   { id: "held_by", title: "Pins", width: 70, num: true, rank: 4 },
   { id: "path", title: "File", rank: 3, cell: (row) => html`<code title=${row.path}>${row.path}</code>` },
 ];

@@ -32,11 +32,11 @@ function browser({ user_agent: agent }) {
 }
 
 const COLUMNS = [
-  { id: "user_agent", title: "Browser", value: browser, cell: (row) => html`<span title=${row.user_agent}>${browser(row)}</span>${row.current && html` <${Badge} tone="good">this one<//>`}` },
+  { id: "user_agent", title: "Browser", value: browser, cell: (row) => html`<span title=${`${browser(row)}: ${row.user_agent}`}>${browser(row)}</span>${row.current && html` <${Badge} tone="good">this one<//>`}` },
   { id: "address", title: "Address", width: 150, rank: 2 },
-  { id: "opened_at", title: "Signed in", width: 170, rank: 3, num: true, cell: (row) => time(row.opened_at) },
-  { id: "used_at", title: "Last used", width: 170, rank: 1, num: true, cell: (row) => time(row.used_at) },
-  { id: "expires_at", title: "Ends", width: 170, rank: 4, num: true, cell: (row) => time(row.expires_at) },
+  { id: "opened_at", title: "Signed in", width: 180, rank: 3, num: true, cell: (row) => time(row.opened_at) },
+  { id: "used_at", title: "Last used", width: 180, rank: 1, num: true, cell: (row) => time(row.used_at) },
+  { id: "expires_at", title: "Ends", width: 180, rank: 4, num: true, cell: (row) => time(row.expires_at) },
 ];
 
 const SESSIONS = path("leveret", "sessions");

@@ -1,0 +1,77 @@
+// The known arguments and policy keys, by tools/document_arguments.py from the broker's declarations.
+//
+// `type` is "number", "flag" or "text"; `expected` describes the values. A queue argument with `types` is for these types.
+
+export const QUEUE_TYPES = [
+  {"name": "classic", "needs": ""},
+  {"name": "quorum", "needs": ""},
+  {"name": "stream", "needs": ""},
+  {"name": "last-value", "needs": ""},
+  {"name": "sorted", "needs": "x-sort-key"},
+  {"name": "grouped", "needs": "x-group-key"},
+];
+export const EXCHANGE_TYPES = [
+  "direct",
+  "fanout",
+  "topic",
+  "headers",
+  "x-consistent-hash",
+  "x-modulus-hash",
+  "x-random",
+  "x-message-deduplication",
+  "x-delayed-message",
+  "x-recent-history",
+];
+export const QUEUE_ARGUMENTS = [
+  {"name": "x-message-ttl", "type": "number", "expected": "milliseconds", "min": 0, "max": 315619200000, "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-expires", "type": "number", "expected": "milliseconds", "min": 1, "max": 315619200000, "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-max-length", "type": "number", "expected": "messages", "min": 0, "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-max-length-bytes", "type": "number", "expected": "bytes", "min": 0},
+  {"name": "x-overflow", "type": "text", "expected": "one of drop-head, reject-publish, reject-publish-dlx", "choices": ["drop-head", "reject-publish", "reject-publish-dlx"], "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-dead-letter-exchange", "type": "text", "expected": "a string of at most 255 bytes", "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-dead-letter-routing-key", "type": "text", "expected": "a string of at most 255 bytes", "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-dead-letter-strategy", "type": "text", "expected": "one of at-most-once, at-least-once", "choices": ["at-most-once", "at-least-once"], "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-max-priority", "type": "number", "expected": "a whole number from 0 to 255", "min": 0, "max": 255, "types": ["classic", "quorum", "last-value"]},
+  {"name": "x-delivery-limit", "type": "number", "expected": "failed deliveries, -1 for no limit", "min": -1, "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-retry-delays", "type": "text", "expected": "delays with one of the units Y, M, D, h, m and s and commas between them, such as 5s,30s,5m", "types": ["classic", "quorum", "sorted"]},
+  {"name": "x-single-active-consumer", "type": "flag", "expected": "true or false", "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-consumer-timeout", "type": "number", "expected": "milliseconds, 0 for none", "min": 0, "max": 315619200000},
+  {"name": "x-message-deduplication", "type": "flag", "expected": "true or false", "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-deduplication-window", "type": "number", "expected": "milliseconds", "min": 1, "max": 315619200000, "types": ["classic", "quorum", "last-value", "sorted", "grouped"]},
+  {"name": "x-deduplication-header", "type": "text", "expected": "a string of at most 255 bytes"},
+  {"name": "x-cache-size", "type": "number", "expected": "keys", "min": 1, "max": 10000000},
+  {"name": "x-stream-max-segment-size-bytes", "type": "number", "expected": "bytes", "min": 0},
+  {"name": "x-max-age", "type": "text", "expected": "a number with one of the units Y, M, D, h, m and s, such as 7D", "types": ["stream"]},
+  {"name": "x-stream-max-segments", "type": "number", "expected": "segments", "min": 1, "types": ["stream"]},
+  {"name": "x-last-value-key", "type": "text", "expected": "a string of at most 255 bytes", "types": ["last-value"]},
+  {"name": "x-sort-key", "type": "text", "expected": "a string of at most 255 bytes", "types": ["sorted"]},
+  {"name": "x-group-key", "type": "text", "expected": "a string of at most 255 bytes", "types": ["grouped"]},
+];
+export const EXCHANGE_ARGUMENTS = [
+  {"name": "alternate-exchange", "type": "text", "expected": "a string of at most 255 bytes"},
+  {"name": "hash-header", "type": "text", "expected": "a string of at most 255 bytes"},
+  {"name": "hash-property", "type": "text", "expected": "one of message_id, correlation_id, timestamp", "choices": ["message_id", "correlation_id", "timestamp"]},
+  {"name": "x-delayed-type", "type": "text", "expected": "a string of at most 255 bytes"},
+  {"name": "x-recent-history-length", "type": "number", "expected": "messages", "min": 1, "max": 500},
+  {"name": "x-message-deduplication", "type": "flag", "expected": "true or false"},
+  {"name": "x-deduplication-window", "type": "number", "expected": "milliseconds", "min": 1, "max": 315619200000},
+  {"name": "x-deduplication-header", "type": "text", "expected": "a string of at most 255 bytes"},
+  {"name": "x-cache-size", "type": "number", "expected": "keys", "min": 1, "max": 10000000},
+  {"name": "x-cache-ttl", "type": "number", "expected": "milliseconds", "min": 1, "max": 315619200000},
+];
+export const POLICY_KEYS = [
+  {"name": "message-ttl", "type": "number", "expected": "milliseconds", "min": 0, "max": 315619200000, "operator": true},
+  {"name": "expires", "type": "number", "expected": "milliseconds", "min": 1, "max": 315619200000, "operator": true},
+  {"name": "max-length", "type": "number", "expected": "messages", "min": 0, "operator": true},
+  {"name": "max-length-bytes", "type": "number", "expected": "bytes", "min": 0, "operator": true},
+  {"name": "overflow", "type": "text", "expected": "one of drop-head, reject-publish, reject-publish-dlx", "choices": ["drop-head", "reject-publish", "reject-publish-dlx"], "operator": true},
+  {"name": "dead-letter-exchange", "type": "text", "expected": "a string of at most 255 bytes", "operator": false},
+  {"name": "dead-letter-routing-key", "type": "text", "expected": "a string of at most 255 bytes", "operator": false},
+  {"name": "dead-letter-strategy", "type": "text", "expected": "one of at-most-once, at-least-once", "choices": ["at-most-once", "at-least-once"], "operator": false},
+  {"name": "delivery-limit", "type": "number", "expected": "failed deliveries, -1 for no limit", "min": -1, "operator": true},
+  {"name": "retry-delays", "type": "text", "expected": "delays with one of the units Y, M, D, h, m and s and commas between them, such as 5s,30s,5m", "operator": false},
+  {"name": "consumer-timeout", "type": "number", "expected": "milliseconds, 0 for none", "min": 0, "max": 315619200000, "operator": false},
+  {"name": "max-age", "type": "text", "expected": "a number with one of the units Y, M, D, h, m and s, such as 7D", "operator": false},
+  {"name": "stream-max-segment-size-bytes", "type": "number", "expected": "bytes", "min": 0, "operator": false},
+  {"name": "alternate-exchange", "type": "text", "expected": "a string of at most 255 bytes", "operator": false},
+];
