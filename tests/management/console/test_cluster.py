@@ -41,7 +41,7 @@ def test_shards_and_nodes(console: Console, nodes: tuple[Node, Node, str], axe: 
     console.see("one disk (no synchronous standby)")
     console.click_in_row("two", "Drain…")
     console.see_dialog()
-    console.see("Moves the 0 shards of two to other nodes")
+    console.see("Moves 0 shards of two to other nodes")
     console.click("Drain node", "dialog button")
     console.see("Node 'two' owns no shards")
     console.find(".badge", "draining")

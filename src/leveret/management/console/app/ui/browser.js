@@ -194,7 +194,7 @@ export function MessageBrowser({ queue }) {
         <div class="pair compact">
           <${Choice} label="State" name="state" state=${state} options=${isStream ? STATES.slice(0, 1) : STATES} />
           <${Text} label=${isStream ? "From offset" : "Skip"} name="offset" type="number" min="0" required state=${state} />
-          <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D, 2026-11-25" title=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
+          <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D" title=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
           <${SearchFields} state=${state} />
           <button class="primary" disabled=${busy}>${hasCondition(values) || values.selector ? "Search" : "Browse"}</button>
         </div>

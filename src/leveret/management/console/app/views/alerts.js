@@ -31,7 +31,7 @@ const UNITS = { depth: "message", growth: "message", no_consumers: "message", no
 const unitOf = (kind, value) => `${plural(value, UNITS[kind])}${kind === "growth" ? " per second" : ""}`;
 
 const ALERT_COLUMNS = [
-  { id: "rule", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.rule })} title=${row.rule} data-row>${row.rule}</a>` },
+  { id: "rule", title: "Rule", min: 140, cell: (row) => html`<a href=${link(["alerts"], { rule: row.rule })} title=${row.rule} data-row>${row.rule}</a>` },
   { id: "queue", title: "Queue", cell: (row) => (row.queue ? html`<${QueueLink} vhost=${row.vhost} name=${row.queue} />` : html`<${Badge}>node<//>`) },
   { id: "vhost", title: "Vhost", width: 100, rank: 4 },
   { id: "value", title: "State", value: describeAlert, cell: (row) => html`<span title=${describeAlert(row)}>${describeAlert(row)}</span>` },
@@ -42,8 +42,8 @@ const isSilenced = (rule) => rule.silenced_until > Date.now();
 const threshold = (row) => (row.kind in UNITS ? unitOf(row.kind, row.threshold) : "");
 
 const RULE_COLUMNS = [
-  { id: "name", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.name })} title=${row.name} data-row>${row.name}</a>` },
-  { id: "kind", title: "Condition", value: (row) => TITLES[row.kind] },
+  { id: "name", title: "Rule", min: 140, cell: (row) => html`<a href=${link(["alerts"], { rule: row.name })} title=${row.name} data-row>${row.name}</a>` },
+  { id: "kind", title: "Condition", min: 150, value: (row) => TITLES[row.kind] },
   { id: "pattern", title: "Queues", rank: 2, value: (row) => (OF_NODE.has(row.kind) ? "" : row.pattern || "all"), cell: (row) => !OF_NODE.has(row.kind) && html`<code title=${row.pattern}>${row.pattern || "all"}</code>` },
   { id: "vhost", title: "Vhost", width: 100, rank: 4, value: (row) => row.vhost ?? "" },
   { id: "threshold", title: "More than", width: 190, rank: 1, value: (row) => row.threshold, cell: threshold },

@@ -40,14 +40,14 @@ function rateOf(row) {
 const END = (id, title) => ({
   id,
   title,
-  min: 150,
+  min: 140,
   sortable: false,
   value: (row) => endText(row, id),
   cell: (row) => html`<span title=${endText(row, id)}>${endText(row, id)}</span>`,
 });
 
 const COLUMNS = [
-  { id: "name", title: "Name", cell: (row) => html`<span title=${row.name} data-row tabindex="-1">${row.name}</span>` },
+  { id: "name", title: "Name", min: 130, cell: (row) => html`<span title=${row.name} data-row tabindex="-1">${row.name}</span>` },
   { id: "vhost", title: "Vhost", width: 90, rank: 9 },
   { id: "type", title: "Type", width: 86, rank: 8 },
   { id: "state", title: "State", width: 104, cell: (row) => html`<${Badge} tone=${TONES[row.state]} title=${`since ${row.timestamp}`}>${row.state}<//>` },
