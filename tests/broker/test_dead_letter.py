@@ -369,6 +369,7 @@ def test_a_quorum_queue_reports_the_delivery_count(world: World) -> None:
     world.push(queue, "a", persistent=True)
     consumer = Taker(queue)
     world.run()
+    assert consumer.taken[0].overlay is None
     consumer.requeue()
     world.run()
     assert world.vhost.dead_letters.headers_of(consumer.taken[0]) == {"x-delivery-count": 1}

@@ -11,7 +11,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from tests.interop.conftest import Connect
 from tests.interop.helpers import Collector, channel_error, connection_error, count, drain, empty, get
-from tests.support.polling import wait_until
+from tests.support.polling import DEADLINE, wait_until
 
 
 def test_queue_declare_answers(channel: BlockingChannel, name: str) -> None:
@@ -193,14 +193,20 @@ def test_quorum_queue(channel: BlockingChannel, name: str) -> None:
     arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
     channel.queue_declare(name, durable=True, arguments=arguments)
     channel.confirm_delivery()
-    channel.basic_publish("", name, b"kept")
+    for _ in range(2):
+        channel.basic_publish("", name, b"kept")
     got = get(channel, name, auto_ack=False)
-    assert got.body == b"kept"
-    channel.basic_nack(got.method.delivery_tag)
-    again = get(channel, name, auto_ack=False)
-    assert again.method.redelivered
-    assert again.properties.headers["x-delivery-count"] == 1
-    channel.basic_ack(again.method.delivery_tag)
+    assert (got.body, got.properties.headers) == (b"kept", {"x-delivery-count": 0})
+    channel.basic_ack(got.method.delivery_tag)
+    deliveries = channel.consume(name, inactivity_timeout=DEADLINE)
+    method, properties, _ = next(deliveries)
+    assert properties.headers is None
+    channel.basic_nack(method.delivery_tag)
+    method, properties, _ = next(deliveries)
+    assert method.redelivered
+    assert properties.headers == {"x-delivery-count": 1}
+    channel.basic_ack(method.delivery_tag)
+    channel.cancel()
     channel.queue_delete(name)
 
 

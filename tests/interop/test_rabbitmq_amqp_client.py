@@ -188,9 +188,11 @@ class TestConnections:
         with pytest.raises(ConnectionException, match=r"unauthorized|Authentication failed"):
             environment.connection().dial()
 
-    def test_an_unknown_vhost(self, broker: Broker) -> None:
-        environment = Environment(uri=broker.url(vhost="nowhere"), recovery_configuration=QUIET)
-        with pytest.raises(ConnectionException, match="nowhere"):
+    @pytest.mark.parametrize("recovery", [QUIET, RecoveryConfiguration()], ids=["without recovery", "with recovery"])
+    def test_an_unknown_vhost(self, broker: Broker, recovery: RecoveryConfiguration) -> None:
+        """With recovery, the client would reconnect for ever after a close."""
+        environment = Environment(uri=broker.url(vhost="nowhere"), recovery_configuration=recovery)
+        with pytest.raises(ValidationCodeException, match="vhost 'nowhere' does not exist"):
             environment.connection().dial()
 
     def test_a_new_token(self, management: Management, queue: str) -> None:

@@ -56,6 +56,28 @@ class TestOver091:
             ]
             assert not any(delivery.redelivered for delivery in deliveries)
 
+    def test_last_starts_at_the_latest_commit(self, site: Site, channel: Channel) -> None:
+        for body in (b"1", b"2", b"3"):
+            publish(channel, body)
+        publish(channel, b"4", b"5")  # in one turn, and one commit
+        assert read(site, "last").delivered() == [b"4", b"5"]
+        publish(channel, b"6")
+        assert read(site, "last").delivered() == [b"6"]
+
+    def test_last_of_an_empty_stream(self, site: Site, channel: Channel) -> None:
+        reader = read(site, "last")
+        publish(channel, b"1")
+        assert reader.delivered() == [b"1"]
+
+    @pytest.mark.parametrize("unfiltered", [False, True])
+    def test_an_empty_filter_value_counts_as_none(self, site: Site, channel: Channel, unfiltered: bool) -> None:
+        for value in ("", "a", "b", None):
+            publish(channel, repr(value).encode(), headers={"x-stream-filter-value": value} if value is not None else {})
+        wanted: dict[str, Any] = {"x-stream-filter": "a", "x-stream-match-unfiltered": unfiltered}
+        assert read(site, **wanted).delivered() == ([b"''", b"'a'", b"None"] if unfiltered else [b"'a'"])
+        empty: dict[str, Any] = {"x-stream-filter": ""}
+        assert read(site, **empty).delivered() == [b"''"]
+
     def test_acknowledgements_are_credit(self, site: Site, channel: Channel) -> None:
         publish(channel, b"1", b"2", b"3", b"4", b"5")
         reader = read(site, prefetch=2)

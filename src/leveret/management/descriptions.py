@@ -113,6 +113,7 @@ class ConnectionInfo(Reply, kw_only=True):
     Attributes:
         name: `CLIENT -> BROKER`, or `CLIENT via PROXY -> BROKER` if a proxy has named the client, each with its port.
         websocket_path: The path of the WebSocket that carries the connection; "" without one.
+        container_id: The container of an AMQP 1.0 client; "" over the other protocols.
     """
 
     number: int
@@ -133,6 +134,7 @@ class ConnectionInfo(Reply, kw_only=True):
     connected_at: int = 0
     reads: int = 0
     writes: int = 0
+    container_id: str = ""
 
 
 class ChannelInfo(Reply, kw_only=True):

@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 
 from leveret.broker.exchanges.base import Effort, Exchange
+from leveret.broker.exchanges.local_random import LocalRandomExchange
 from leveret.broker.exchanges.modulus_hash import ModulusHashExchange
 from leveret.broker.exchanges.random_choice import RandomExchange
 from tests.broker.exchanges.support import make_target
 
 KEYS = [f"key.{number}" for number in range(4_000)]
-TYPES = pytest.mark.parametrize("type_of", [ModulusHashExchange, RandomExchange])
+TYPES = pytest.mark.parametrize("type_of", [ModulusHashExchange, RandomExchange, LocalRandomExchange])
 
 
 def bound(exchange: Exchange, *names: str) -> Exchange:

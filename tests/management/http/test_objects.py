@@ -30,8 +30,9 @@ EXCHANGE = """
 """
 BINDING = "source vhost destination destination_type routing_key arguments properties_key"
 CONNECTION = """
-    auth_mechanism channel_max channels client_properties connected_at frame_max host port peer_host peer_port name
-    user_provided_name node protocol recv_oct recv_oct_details recv_cnt recv_cnt_details send_oct send_oct_details send_cnt
+    auth_mechanism channel_max channels client_properties connected_at container_id frame_max host port peer_host
+    peer_port name user_provided_name node protocol recv_oct recv_oct_details recv_cnt recv_cnt_details send_oct
+    send_oct_details send_cnt
     send_cnt_details send_pend ssl ssl_protocol ssl_cipher ssl_hash ssl_key_exchange peer_cert_subject peer_cert_issuer
     peer_cert_validity state timeout type user vhost user_who_performed_action websocket_path
 """

@@ -9,6 +9,7 @@ from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
 from leveret.broker.exchanges.headers import HeadersExchange
+from leveret.broker.exchanges.local_random import LocalRandomExchange
 from leveret.broker.exchanges.modulus_hash import ModulusHashExchange
 from leveret.broker.exchanges.random_choice import RandomExchange
 from leveret.broker.exchanges.topic import TopicExchange
@@ -21,4 +22,5 @@ ROUTING_TYPES: Final[dict[str, type[Exchange]]] = {
     "x-consistent-hash": ConsistentHashExchange,
     "x-modulus-hash": ModulusHashExchange,
     "x-random": RandomExchange,
+    "x-local-random": LocalRandomExchange,
 }

@@ -26,6 +26,9 @@ _VALUE_BYTES: Final = FILTER_VALUE.encode()
 # Type of a string value after the name: the types of a field table, and of AMQP 1.0.
 _TEXTS_0: Final = b"S"
 _TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
+# An empty string: its type and its size.
+_EMPTY_0: Final = b"S\x00\x00\x00\x00"
+_EMPTY_1: Final = (b"\xa1\x00", b"\xa3\x00", b"\xb1\x00\x00\x00\x00", b"\xb3\x00\x00\x00\x00")
 _MAX_CACHED_VALUES: Final = 4096
 
 
@@ -33,7 +36,7 @@ class StreamFilter:
     """The filter of one reader. Raises PreconditionFailed for invalid arguments.
 
     any         whether it accepts everything
-    values      accepted filter values, None for any; with `unfiltered` also messages that have none
+    values      accepted filter values, None for any; with `unfiltered` also messages that have none, or an empty one
     keys        patterns of accepted routing keys, None for any
     """
 
@@ -86,17 +89,19 @@ class StreamFilter:
         at = header.find(_VALUE_BYTES)
         if at < 0:
             return self.unfiltered
-        kind = header[at + len(_VALUE_BYTES) : at + len(_VALUE_BYTES) + 1]
+        after = at + len(_VALUE_BYTES)
+        kind = header[after : after + 1]
         if kind and kind in (_TEXTS_1 if message.format == FORMAT_AMQP1 else _TEXTS_0):
             for needle in self._needles:
                 if needle in header:
                     break
             else:
-                return False
+                return self.unfiltered and header.startswith(
+                    _EMPTY_1 if message.format == FORMAT_AMQP1 else _EMPTY_0, after
+                )
         value = broker.decode_headers(message).get(FILTER_VALUE)
-        if value is None:
-            return self.unfiltered
-        return _text(value) in values
+        text = "" if value is None else _text(value)
+        return (self.unfiltered and not text) or (value is not None and text in values)
 
 
 def _texts(name: str, wanted: FieldValue) -> list[str]:

@@ -109,6 +109,7 @@ class StreamQueue(Queue):
     sealed    the segments, and their chunks in use
     chunks    the visible chunks after the segments, oldest first
     pending   appended messages that are not committed yet, in runs
+    shown_from  the first message of the latest commit; 0 before the first one since the start
     cache     the chunks whose messages are in memory
     rings     the consumers, and whose turn it is
     readers   by consumer
@@ -141,6 +142,7 @@ class StreamQueue(Queue):
         self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[PendingRun] = deque()
+        self.shown_from = 0
         # Row of the log with the latest append.
         self.latest: Row | None = None
         self.cache = ChunkCache(self.broker)
@@ -427,6 +429,8 @@ class StreamQueue(Queue):
         now = self.broker.timers.now()
         time = self.newest_time = self._next_time(now)
         chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
+        if pending[0].batch <= batch:
+            self.shown_from = pending[0].first
         while pending and pending[0].batch <= batch:
             run = pending[0]
             if run.source:
@@ -691,14 +695,8 @@ class StreamQueue(Queue):
             reader.next = self.visible_until
 
     def _newest(self) -> int:
-        """Return the sequence number of the first message of the newest chunk."""
-        if self.chunks:
-            return self.chunks[len(self.chunks) - 1].first
-        segments = self.sealed.segments
-        if not segments:
-            return self.visible_until
-        starts = segments[len(segments) - 1].starts
-        return starts[len(starts) - 1] + 1
+        """Return the sequence number of the first message of the latest commit; of the last message after a restart."""
+        return self.shown_from or self.visible_until - 1
 
     def offset_at(self, time: int) -> int:
         """Return the first offset of the first chunk with a message appended at or after `time`, else the next offset.

@@ -44,6 +44,7 @@ _ROUTINGS: Final = {
     ),
     "x-modulus-hash": _Routing(lambda name, queue: ("", {}), routes=tuple((str(key), None) for key in range(_HASH_KEYS))),
     "x-random": _Routing(lambda name, queue: ("", {}), routes=(("", None),)),
+    "x-local-random": _Routing(lambda name, queue: ("", {}), routes=(("", None),)),
 }
 # The default exchange, and the exchange types that route messages.
 EXCHANGES: Final = tuple(_ROUTINGS)

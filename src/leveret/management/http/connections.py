@@ -63,6 +63,7 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "channels": item["channels"],
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
+        "container_id": item.get("container_id", ""),  # other nodes may have an earlier version
         "frame_max": item["frame_max"],
         "garbage_collection": GARBAGE_COLLECTION,
         "host": host,

@@ -104,6 +104,7 @@ class Console:
         elif path.removesuffix("/") + "/" in self._moved and scope["method"] in ("GET", "HEAD"):
             location = self._moved[path.removesuffix("/") + "/"]
             response = Response(status_code=301, headers={**self._security, "location": location})
+            del response.headers["vary"]
         elif path == self._root or path.startswith(f"{self._root}console/"):
             response = self._answer(scope, path)
         else:

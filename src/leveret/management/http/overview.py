@@ -34,6 +34,7 @@ _EXCHANGE_TYPES: Final = (
     "topic",
     "x-consistent-hash",
     "x-delayed-message",
+    "x-local-random",
     "x-message-deduplication",
     "x-modulus-hash",
     "x-random",

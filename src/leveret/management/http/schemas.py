@@ -956,6 +956,7 @@ class Connection(Answer):
     channels: int
     client_properties: Arguments
     connected_at: int
+    container_id: str
     frame_max: int
     garbage_collection: GarbageCollection
     peer_cert_issuer: str | None

@@ -127,8 +127,11 @@ def test_containers_are_those_of_a_user_in_a_vhost() -> None:
     ids=["vhost", "frame size", "idle time-out"],
 )
 def test_every_failed_open_has_the_property(options: dict[str, object], condition: str) -> None:
-    client = Client(make_site())
+    site = make_site()
+    client = Client(site)
     assert client.open(**options).properties[FAILED] is True
+    for _, callback in site.later:  # an unknown vhost is refused after a delay
+        callback()
     assert client.error(Close)[0] == condition
     assert not client.session.shared.containers
 

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.message import FORMAT_AMQP1
 from leveret.security.permissions import Permission
-from leveret.wire.amqp10.messaging import Header, Properties, Rejected, Source
+from leveret.wire.amqp10.messaging import Header, Properties, Rejected, Source, Target
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Client, Session, connect, make_site, message
@@ -361,12 +361,42 @@ def test_permissions(site: Site) -> None:
         assert refused(session) in ("amqp:unauthorized-access", "amqp:not-found")
 
 
-def test_a_queue_deleted_while_a_client_sends(site: Site, session: Session) -> None:
-    sender = session.sender()
-    sender.send()
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("address", ["q", "/queues/q", "queue://q"])
+def test_a_queue_deleted_while_a_client_sends(site: Site, session: Session, address: str, settled: bool) -> None:
+    site.vhost.declare_queue("q", None)
+    sender = session.sender(address)
+    sender.send(settled=settled)
     site.vhost.delete_queue("q", None)
+    sender.send(settled=settled)
+    assert sender.outcomes() == ([] if settled else [(0, 0, True, "Accepted")])
+    detach = session.client.take(Detach)
+    assert detach.closed and detach.error is not None
+    assert (detach.error.condition, detach.error.description) == (
+        "amqp:resource-deleted",
+        "queue 'q' in vhost '/' was deleted",
+    )
+    assert session.sender("q", name="again").attached is not None  # which declares it again
+
+
+@pytest.mark.parametrize("address", ["$cbs", "$management", "queue://$cbs", "/queue/$cbs"])
+def test_no_queue_is_created_for_a_service_of_other_brokers(site: Site, session: Session, address: str) -> None:
+    """Azure's clients would send their token there, and it would stay on disk."""
+    for role in (False, True):
+        session.attach(f"link {role}", role, source=Source(address), target=Target(address), initial_delivery_count=0)
+        detach = session.client.take(Detach)
+        assert detach.error is not None and detach.error.condition == "amqp:not-found"
+        assert "claims-based security" in str(detach.error.description)
+    relay = session.sender(None)
+    relay.send(message(b"token", properties=Properties(to=address)))
+    [disposition] = session.client.all(Disposition)
+    assert isinstance(disposition.state, Rejected) and disposition.state.error is not None
+    assert disposition.state.error.condition == "amqp:not-found"
+    assert not site.vhost.queues
+    site.vhost.declare_queue("$cbs", None)
+    sender = session.sender("$cbs", name="declared")
     sender.send()
-    assert sender.outcomes() == [(0, 0, True, "Accepted"), (1, 1, True, "Released")]
+    assert sender.outcomes() == [(1, 1, True, "Accepted")]
 
 
 def test_other_clients_are_not_concerned_by_garbage(site: Site) -> None:

@@ -80,7 +80,7 @@ class ClassicQueue(Queue):
     """One classic queue of one vhost.
 
     pageable           entries may be paged out
-    counts_deliveries  deliveries carry the number of failed ones before in `x-delivery-count`
+    counts_deliveries  deliveries after failed ones carry their number in `x-delivery-count`
     """
 
     pageable: ClassVar[bool] = True
@@ -112,9 +112,7 @@ class ClassicQueue(Queue):
         self.guarded = self.watch is not None or self._has_guards()
 
     def _has_guards(self) -> bool:
-        return (
-            self.expiry.message_ttl >= 0 or self.limits.is_set or self.counts_deliveries or self.deduplication is not None
-        )
+        return self.expiry.message_ttl >= 0 or self.limits.is_set or self.deduplication is not None
 
     # Definition
 
@@ -361,8 +359,6 @@ class ClassicQueue(Queue):
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
         entry.overlay = overlay
-        if self.counts_deliveries:
-            self._show_deliveries(entry)
         if self.expiry.message_ttl >= 0:
             self.expiry.add_ttl(self, entry)
         if self.stored and message.persistent:
@@ -591,7 +587,7 @@ class ClassicQueue(Queue):
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
             if self.counts_deliveries:
-                self._show_deliveries(entry)
+                self.show_deliveries(entry)
         settlement.requeue(entry)
         self.ready.put_back(entry)
         self._note_returned(entry)
@@ -602,7 +598,8 @@ class ClassicQueue(Queue):
         self.expiry.note(entry)
         self.limits.note(entry)
 
-    def _show_deliveries(self, entry: Entry) -> None:
+    def show_deliveries(self, entry: Entry) -> None:
+        """Set the header with the number of failed deliveries."""
         overlay = own_overlay(entry)
         overlay.headers["x-delivery-count"] = entry.delivery_count
         overlay.rendered = None

@@ -18,6 +18,7 @@ export const EXCHANGE_TYPES = [
   "x-consistent-hash",
   "x-modulus-hash",
   "x-random",
+  "x-local-random",
   "x-message-deduplication",
   "x-delayed-message",
   "x-recent-history",

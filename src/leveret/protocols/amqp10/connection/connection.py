@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import values
@@ -62,6 +63,8 @@ MAX_UNWRITTEN: Final = 4 << 20
 # Seconds for a client to reply to close, or to read it if its frames can no longer be parsed.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
+# Seconds between the open and the close that refuse a vhost.
+VHOST_REFUSAL_DELAY: Final = 1.0
 # Maximum units of work (about 1 µs each) of all connections together in one turn, as in 0-9-1.
 MAX_WORK: Final = 20_000
 # The same of the frames of one connection.
@@ -373,9 +376,27 @@ class Connection(VhostSession):
         except ResourceError as error:
             raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
         except NotAllowed as error:
-            raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, str(error)) from None
+            self._refuse_vhost(str(error))
+            return
         self.idle_timers.start(self, int(self.own.idle_timeout * 1000), frame.idle_time_out or 0)
         self.send_open()
+
+    def _refuse_vhost(self, text: str) -> None:
+        """Reply with an open that has the reason in place of the product, and close after a delay.
+
+        RabbitMQ's clients give up if the open is not one of RabbitMQ. After a close, some of them reconnect for ever.
+        """
+        logger.info("%s: connection refused: %s", self.peer.subject, text)
+        self.send_open(failed=True, refusal=text)
+        self.closing = True
+        self.peer.call_later(VHOST_REFUSAL_DELAY, partial(self._close_refused, text))
+
+    def _close_refused(self, text: str) -> None:
+        if not self.released:
+            self._release()
+            self.output.send(Close(make_error(constants.UNAUTHORIZED_ACCESS, text)))
+            self.flush()
+            self.peer.call_later(CLOSE_TIMEOUT, self.close_timed_out)
 
     def _enter(self, name: str, exclusive: bool) -> None:
         """Open a vhost for the client."""
@@ -389,9 +410,9 @@ class Connection(VhostSession):
         self.enter_vhost(vhost)
         self.state = OPENED
 
-    def send_open(self, failed: bool = False) -> None:
-        """Send open, the first frame. `failed` means that a close follows."""
-        self.output.send(opening.reply(self.services, self.own, self.output.max_frame_size, failed))
+    def send_open(self, failed: bool = False, refusal: str = "") -> None:
+        """Send open, the first frame. `failed` means that a close follows, `refusal` is as in `opening.reply`."""
+        self.output.send(opening.reply(self.services, self.own, self.output.max_frame_size, failed, refusal))
         self.open_sent = True
         self.mark()
 
@@ -608,6 +629,7 @@ class Connection(VhostSession):
             channel_max=min(self.own.sessions - 1, self.sessions.channel_max),
             heartbeat=int(self.own.idle_timeout),
             connected_at=self.peer.connected_at,
+            container_id=self.container_id,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:

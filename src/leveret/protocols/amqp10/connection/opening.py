@@ -76,7 +76,7 @@ def vhost_of(frame: Open, vhosts: Container[str]) -> str:
     return name
 
 
-def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: bool) -> Open:
+def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: bool, refusal: str) -> Open:
     """Return the broker's open.
 
     Args:
@@ -84,6 +84,7 @@ def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: 
         own: The settings of the protocol.
         max_frame_size: The client's; record batches are announced if they can be used with it.
         failed: Whether a close follows.
+        refusal: Why the client may not open the vhost, in place of product and version; "" if it may.
     """
     announced = announcement(services.settings.max_message_size, ADDRESS) if max_frame_size >= MIN_FRAME_SIZE else {}
     properties: dict[str, Value] = {
@@ -94,6 +95,9 @@ def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: 
         "cluster_name": services.broker.node_name,
         **announced,
     }
+    if refusal:
+        properties["product"] = refusal
+        del properties["version"]
     if failed:
         properties[ESTABLISHMENT_FAILED] = True
     timeout = min(int(own.idle_timeout * 500), MAX_UINT)

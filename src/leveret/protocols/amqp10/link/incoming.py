@@ -589,6 +589,8 @@ class IncomingLink(Link):
                     full = queue.name
         if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
+        if not queues and self.exchange == "":
+            self._check_queue()
         if self.settled:
             return
         if full:
@@ -604,6 +606,13 @@ class IncomingLink(Link):
         is_delayed = due or route.delay is not None
         batch = 0 if row is None or (is_delayed and row.log is not session.log) else session.log.filling
         session.resolved(self, self.delivery_id, batch, state, not self.second)
+
+    def _check_queue(self) -> None:
+        """Raise LinkRefused if the queue of the target was deleted."""
+        name = self.routing_key
+        connection = self.session.connection
+        if name is not None and connection.vhost.find_queue(name) is None:
+            raise LinkRefused(constants.RESOURCE_DELETED, f"queue '{name}' in vhost '{connection.vhost_name}' was deleted")
 
     def _post(
         self, transaction: LocalTransaction, message: Message, route: Route, routed: bool, accepts_all: bool, due: int

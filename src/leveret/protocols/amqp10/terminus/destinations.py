@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
     from leveret.wire.amqp10.sections import Sections
 
+# Beginning of the names of services in other brokers, such as `$cbs` and `$management`, for which no queue is created.
+SERVICE_PREFIX: Final = "$"
 # Annotation of JMS clients with the type of a destination: a byte (AMQP JMS Mapping 1.0, section 3.2.4).
 JMS_DESTINATION: Final = b"x-opt-jms-dest"
 _CAPABILITIES: Final = ((addresses.QUEUE,), (addresses.TOPIC,), (addresses.TEMPORARY_QUEUE,), (addresses.TEMPORARY_TOPIC,))
@@ -85,6 +87,12 @@ def find_queue(connection: Connection, node: Node) -> Queue:
     if queue is None:
         if not node.create or not connection.own.auto_create:
             raise NotFound(f"no queue '{name}' in vhost '{connection.vhost_name}'")
+        if name.startswith(SERVICE_PREFIX):
+            raise NotFound(
+                f"no node '{name}': names that begin with '{SERVICE_PREFIX}' are those of services such as claims-based"
+                " security, which this broker does not have; log in with SASL (auth.mechanisms), and declare a queue with"
+                " such a name explicitly"
+            )
         connection.check("configure", name)
         vhost.declare_queue(name, connection, durable=True)
         queue = vhost.queues[name]
