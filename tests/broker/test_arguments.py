@@ -247,6 +247,8 @@ def test_equivalent(current: dict[str, Any], received: dict[str, Any]) -> None:
     ("current", "received", "text"),
     [
         ({"x-expires": 6}, {"x-expires": 5}, "'x-expires' for queue 'q' in vhost '/': received '5' but current is '6'"),
+        ({"x-own": 5}, {"x-own": "5"}, "received '5' (string) but current is '5' (integer)"),
+        ({"x-own": True}, {"x-own": "true"}, "received 'true' (string) but current is 'true' (boolean)"),
         ({}, {"x-message-ttl": 5}, "'x-message-ttl' for queue 'q' in vhost '/': received '5' but current is none"),
         ({"x-message-ttl": 5}, {}, "'x-message-ttl' for queue 'q' in vhost '/': received none but current is '5'"),
         ({}, {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),

@@ -231,6 +231,10 @@ class _Control:
         except CallFailed as error:
             raise BrokerRefused(error.condition, str(error)) from None
 
+    async def topology(self) -> Any:
+        line = {"v": 1, "call": "statistics.topology", "arguments": {}, "partial": True}
+        return json.loads(self._cluster.exchange(json.dumps(line).encode() + b"\n"))["result"]
+
 
 def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
     """Metrics and the overview leave it out, and the other processes begin again when the shards change."""

@@ -128,7 +128,7 @@ class Argument:
                 text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
             ):
                 return text
-        raise PreconditionFailed(f"invalid {what} '{self.name}': received {shown(value)}, expected {self.expected()}")
+        raise PreconditionFailed(f"invalid {what} '{self.name}': received {_with_type(value)}, expected {self.expected()}")
 
 
 def shown(value: FieldValue) -> str:
@@ -139,6 +139,22 @@ def shown(value: FieldValue) -> str:
         value = value.decode("utf-8", "backslashreplace")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
+
+
+def _kind(value: FieldValue) -> str:
+    """Return the type of a value in an error message."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (str, bytes)):
+        return "string"
+    return "integer" if isinstance(value, int) else type(value).__name__
+
+
+def _with_type(value: FieldValue) -> str:
+    """Format a refused value as `shown` does, with its type if it is a string that reads like a number or a boolean."""
+    text = shown(value)
+    is_misleading = isinstance(value, (str, bytes)) and (text[1:-1].lstrip("-").isdigit() or text in ("'true'", "'false'"))
+    return f"{text} (string)" if is_misleading else text
 
 
 def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
@@ -372,7 +388,11 @@ def parse_consumer_arguments(arguments: FieldTable, *, strict: bool) -> Consumer
 
 def inequivalent(name: str, what: str, received: FieldValue, current: FieldValue) -> str:
     """Return the error text of a refused redeclaration; `what` is, for example, "queue 'q' in vhost '/'"."""
-    return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
+    then, now = shown(received), shown(current)
+    if received is not None and current is not None and _kind(received) != _kind(current):
+        then += f" ({_kind(received)})"
+        now += f" ({_kind(current)})"
+    return f"inequivalent arg '{name}' for {what}: received {then} but current is {now}"
 
 
 def _comparable(value: FieldValue) -> Frozen:
