@@ -156,16 +156,21 @@ class RolesToSet(Body):
 
 
 class OwnRole(Answer):
-    """The highest role of the user for a queue or exchange. `restricted` is false for a user without roles."""
+    """The highest role of the user for a queue or exchange, and those of `configure`, `write` and `read` that the user has.
+
+    `restricted` is false for a user without roles.
+    """
 
     restricted: bool
     role: str | None
+    permissions: list[str]
 
 
 class SessionUser(Whoami):
-    """The user of a session, with the roles."""
+    """The user of a session, with the roles, and the vhosts that the user may use."""
 
     grants: list[Role]
+    vhosts: list[str]
 
 
 class Session(Answer):

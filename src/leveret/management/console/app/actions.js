@@ -10,6 +10,7 @@ import { ArgumentFields, argumentsIn, fieldsOf } from "./ui/arguments.js";
 import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
 import { VhostChoice } from "./ui/list.js";
+import { isAdministrator, mayUse, ownVhosts } from "./session.js";
 import { toast } from "./ui/parts.js";
 
 /** Leaves the page of an object that no longer exists for another one, unless the user has left it. */
@@ -19,12 +20,16 @@ function leave(parts, target, query) {
   }
 }
 
-const currentVhost = () => route.value.query.vhost || "/";
+/** Returns the vhost of the view, or one that the user may use. */
+function currentVhost() {
+  const vhost = route.value.query.vhost || "/";
+  return mayUse(vhost) || isAdministrator() ? vhost : (ownVhosts()[0] ?? vhost);
+}
 
 const VhostField = ({ state: [values, set] }) => html`
   <label class="field">
     <span>Vhost</span>
-    <${VhostChoice} required value=${values.vhost} onChange=${(name) => set("vhost", name)} />
+    <${VhostChoice} required own value=${values.vhost} onChange=${(name) => set("vhost", name)} />
   </label>
 `;
 
