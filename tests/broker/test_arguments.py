@@ -247,6 +247,8 @@ def test_equivalent(current: dict[str, Any], received: dict[str, Any]) -> None:
     ("current", "received", "text"),
     [
         ({"x-expires": 6}, {"x-expires": 5}, "'x-expires' for queue 'q' in vhost '/': received '5' but current is '6'"),
+        ({"x-own": 5}, {"x-own": "5"}, "received '5' (string) but current is '5' (integer)"),
+        ({"x-own": True}, {"x-own": "true"}, "received 'true' (string) but current is 'true' (boolean)"),
         ({}, {"x-message-ttl": 5}, "'x-message-ttl' for queue 'q' in vhost '/': received '5' but current is none"),
         ({"x-message-ttl": 5}, {}, "'x-message-ttl' for queue 'q' in vhost '/': received none but current is '5'"),
         ({}, {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),
@@ -286,3 +288,24 @@ def test_inequivalent_names_properties_too() -> None:
     assert a.inequivalent("durable", WHAT, False, True) == (
         "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_misspelt"),
+    [
+        ("x-abc", False),
+        ("x-abcd", True),
+        ("x-ab", True),
+        ("x-acb", True),
+        ("x-abd", True),
+        ("xx-abc", False),
+        ("x-a", False),
+        ("x-cba", False),
+        ("x-abcde", False),
+        ("", False),
+        ("x-ab\udcff", True),
+    ],
+)
+def test_misspelt_arguments(name: str, is_misspelt: bool) -> None:
+    warnings = [f"unknown argument {name!a} has no effect; did you mean 'x-abc'?"] if is_misspelt else []
+    assert a.misspelt_arguments(["x-abc", "x-long-name"], [name]) == warnings

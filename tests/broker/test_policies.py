@@ -312,7 +312,7 @@ class TestValidation:
             ({}, "policy 'p' has an empty definition"),
             ({"max-lenght": 1}, "policy 'p': key 'max-lenght' is unknown; expected one of message-ttl, expires"),
             ({"max-length": -1}, "invalid key 'max-length': received '-1', expected a whole number from 0"),
-            ({"max-length": "1"}, "invalid key 'max-length': received '1', expected a whole number"),
+            ({"max-length": "1"}, "invalid key 'max-length': received '1' .string., expected a whole number"),
             ({"max-length": True}, "invalid key 'max-length': received 'true'"),
             ({"expires": 0}, "invalid key 'expires'"),
             ({"overflow": "drop"}, "invalid key 'overflow': received 'drop', expected one of drop-head, "),

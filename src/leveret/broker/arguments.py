@@ -7,6 +7,7 @@ here: the exchange type checks them (`Exchange.check_binding`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
@@ -128,7 +129,7 @@ class Argument:
                 text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
             ):
                 return text
-        raise PreconditionFailed(f"invalid {what} '{self.name}': received {shown(value)}, expected {self.expected()}")
+        raise PreconditionFailed(f"invalid {what} '{self.name}': received {_with_type(value)}, expected {self.expected()}")
 
 
 def shown(value: FieldValue) -> str:
@@ -139,6 +140,22 @@ def shown(value: FieldValue) -> str:
         value = value.decode("utf-8", "backslashreplace")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
+
+
+def _kind(value: FieldValue) -> str:
+    """Return the type of a value in an error message."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (str, bytes)):
+        return "string"
+    return "integer" if isinstance(value, int) else type(value).__name__
+
+
+def _with_type(value: FieldValue) -> str:
+    """Format a refused value as `shown` does, with its type if it is a string that reads like a number or a boolean."""
+    text = shown(value)
+    is_misleading = isinstance(value, (str, bytes)) and (text[1:-1].lstrip("-").isdigit() or text in ("'true'", "'false'"))
+    return f"{text} (string)" if is_misleading else text
 
 
 def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
@@ -335,6 +352,33 @@ class ExchangeSettings:
         self.unknown = unknown
 
 
+def misspelt_arguments(declared: Iterable[str], arguments: Iterable[str]) -> list[str]:
+    """Return a warning for each unknown argument `x-...` that is one edit away from a known one.
+
+    An edit adds, removes or replaces a character, or swaps two adjacent ones.
+    """
+    known = list(declared)
+    warnings = []
+    for name in arguments:
+        if name.startswith("x-") and name not in known:
+            near = next((other for other in known if _is_one_edit(name, other)), None)
+            if near is not None:
+                # Names may contain invalid UTF-8, which some logs cannot write.
+                warnings.append(f"unknown argument {name!a} has no effect; did you mean '{near}'?")
+    return warnings
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    if abs(len(one) - len(other)) > 1:
+        return False
+    at = next((index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), -1)
+    if at < 0:
+        return True
+    one, other = one[at:], other[at:]
+    swapped = one[1::-1] + one[2:]
+    return other in (one[1:], swapped) or one[1:] in (other, other[1:]) or one == other[1:]
+
+
 class ConsumerSettings:
     """The settings in a consumer's arguments.
 
@@ -372,7 +416,11 @@ def parse_consumer_arguments(arguments: FieldTable, *, strict: bool) -> Consumer
 
 def inequivalent(name: str, what: str, received: FieldValue, current: FieldValue) -> str:
     """Return the error text of a refused redeclaration; `what` is, for example, "queue 'q' in vhost '/'"."""
-    return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
+    then, now = shown(received), shown(current)
+    if received is not None and current is not None and _kind(received) != _kind(current):
+        then += f" ({_kind(received)})"
+        now += f" ({_kind(current)})"
+    return f"inequivalent arg '{name}' for {what}: received {then} but current is {now}"
 
 
 def _comparable(value: FieldValue) -> Frozen:
