@@ -268,8 +268,8 @@ class Broker:
     @property
     def cluster_name(self) -> str:
         """The name of the cluster for clients."""
-        name: str = self.global_parameters.values.get(CLUSTER_NAME, self.node_name)
-        return name
+        name = self.global_parameters.values.get(CLUSTER_NAME)
+        return name if isinstance(name, str) else self.node_name  # an earlier version may have stored anything
 
     # The turn
 
