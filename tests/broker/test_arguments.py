@@ -288,3 +288,24 @@ def test_inequivalent_names_properties_too() -> None:
     assert a.inequivalent("durable", WHAT, False, True) == (
         "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_misspelt"),
+    [
+        ("x-abc", False),
+        ("x-abcd", True),
+        ("x-ab", True),
+        ("x-acb", True),
+        ("x-abd", True),
+        ("xx-abc", False),
+        ("x-a", False),
+        ("x-cba", False),
+        ("x-abcde", False),
+        ("", False),
+        ("x-ab\udcff", True),
+    ],
+)
+def test_misspelt_arguments(name: str, is_misspelt: bool) -> None:
+    warnings = [f"unknown argument {name!a} has no effect; did you mean 'x-abc'?"] if is_misspelt else []
+    assert a.misspelt_arguments(["x-abc", "x-long-name"], [name]) == warnings

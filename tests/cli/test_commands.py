@@ -347,7 +347,37 @@ def test_status(broker: LeveretProcess, commands: Commands) -> None:
     assert lines["pid"] == str(broker.pid)
     assert lines["memory"].endswith("MiB")
     assert lines["log file bytes"].endswith("iB")
+    assert lines["longest turn"].endswith(" ms")
+    assert lines["indexed"] == "100%"
     assert not any("octets" in label for label in lines)
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "known"),
+    [
+        (["queues"], "x-max-lenght", "x-max-length"),
+        (["queues"], "x-max-lengt", "x-max-length"),
+        (["queues"], "x-message-ttll", "x-message-ttl"),
+        (["exchanges", "--type", "x-consistent-hash"], "x-delayed-typo", "x-delayed-type"),
+        (["queues"], "x-own", ""),
+        (["queues"], "X-max-length", ""),
+    ],
+)
+def test_misspelt_arguments(
+    broker: LeveretProcess, commands: Commands, command: list[str], argument: str, known: str
+) -> None:
+    """They are stored, as in RabbitMQ, and named in a warning."""
+    kind, *options = command
+    result = commands.run(kind, "add", f"of-{argument}", "--durable", *options, "--argument", f"{argument}=5")
+    assert result.exit_code == 0
+    warning = f"unknown argument '{argument}' has no effect; did you mean '{known}'?"
+    assert (f"Warning: {warning}" in result.output) == bool(known)
+    assert (warning in broker.log()) == bool(known)
+
+
+def test_an_unknown_option_suggests_similar_ones_only(commands: Commands) -> None:
+    assert "Did you mean" not in commands.mistaken("queues", "delete", "x", "--durable")
+    assert "Did you mean '--vhost'" in commands.mistaken("queues", "add", "x", "--vhots", "a")
 
 
 def test_options_may_precede_the_subcommand(broker: LeveretProcess) -> None:

@@ -40,7 +40,7 @@ def test_show_names_the_source_of_each_setting(tmp_path: Path) -> None:
     shown = ok("show", "--config", path, "--set", "amqp.heartbeat=5", LEVERET_SERVER__PORT="2").splitlines()
     assert "server.port = 2  # environment variable LEVERET_SERVER__PORT" in shown
     assert f'server.host = "a"  # {path}' in shown
-    assert "amqp.heartbeat = 5  # flag amqp.heartbeat" in shown
+    assert "amqp.heartbeat = 5  # --set" in shown
     assert f"limits.memory_high_watermark = 0.3  # {path}" in shown
     assert "server.plain = true  # default" in shown
     assert "# tls.cert = (not set)  # default" in shown
@@ -71,6 +71,13 @@ def test_no_command_prints_secrets(tmp_path: Path) -> None:
     assert "# users.a.password = (hidden)  #" in ok("show", "--config", path)
 
 
+def test_the_data_directory(tmp_path: Path) -> None:
+    directory = str(tmp_path / "data")
+    assert f'server.data_dir = "{directory}"  # --set' in ok("show", "--data-dir", directory)
+    assert directory in ok("diff", "--data-dir", directory)
+    assert "no broker" in run("diff", "--running", "--data-dir", directory).output.lower()
+
+
 def test_check_prints_all_errors(tmp_path: Path) -> None:
     path = write(tmp_path, "[server]\nprot = 1\nhost = 3\n[tls]\nverify = 'maybe'\n[nonsense]\n")
     result = run(
@@ -83,7 +90,7 @@ def test_check_prints_all_errors(tmp_path: Path) -> None:
         "tls.verify",
         "'nonsense'",
         "amqp.heartbeat",
-        "flag x",
+        "--set: unknown setting 'x'",
         "limits.connections",
     ):
         assert sum(part in line for line in result.output.splitlines()) == 1, part

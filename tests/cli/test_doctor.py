@@ -42,6 +42,16 @@ def run(data_dir: Path, settings: dict[str, object] | None = None, *arguments: s
     return CliRunner().invoke(leveret, ["doctor", *flags, *arguments], env={"LEVERET_CONFIG": None})
 
 
+def test_the_data_directory(data_dir: Path) -> None:
+    """It is that of `serve`, as for the other commands."""
+    missing = str(data_dir / "file" / "data")
+    (data_dir / "file").touch()
+    found = json.loads(run(data_dir, None, "--json", "--data-dir", missing).output)["findings"]
+    assert not any(missing in one["found"] for one in found)  # --set has precedence
+    result = CliRunner().invoke(leveret, ["doctor", "--json", "--data-dir", missing], env={"LEVERET_CONFIG": None})
+    assert any(str(data_dir / "file") in one["found"] for one in json.loads(result.output)["findings"])
+
+
 def findings(
     data_dir: Path, check: str, settings: dict[str, object] | None = None, *arguments: str
 ) -> list[dict[str, Any]]:

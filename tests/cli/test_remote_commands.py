@@ -166,11 +166,11 @@ def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
     result = run("--url", http_url(broker), "queues", "delete", "missing")
     assert (result.exit_code, "queue 'missing'" in result.output) == (1, True)
     result = run("--url", http_url(broker, password="wrong"), "queues")
-    assert (result.exit_code, "/ refused user 'guest': Login failed; expected" in result.output) == (1, True)
+    assert (result.exit_code, "/ refused user 'guest': Login failed; expected" in result.output) == (4, True)
     assert "refused user '%d': Login failed" in run("--url", http_url(broker, "%25d"), "queues").output
     for user in ("monitor", "plain", "viewer"):
         result = run("--url", http_url(broker, user), "queues")
-        assert result.exit_code == 1, user
+        assert result.exit_code == 4, user
     assert "Not administrator user" in run("--url", http_url(broker, "monitor"), "queues").output
     assert "read-only" in run("--url", http_url(broker, "viewer"), "queues").output
 

@@ -173,7 +173,7 @@ def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--set", "server.prot=1"], "unknown setting 'server.prot': did you mean 'server.port'?"),
-        (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
+        (["--set", "tls.port=x"], "--set: tls.port: got 'x', expected an integer, 0 to 65535"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
         (["--data-dir", "/proc/nowhere"], "cannot create data directory /proc/nowhere"),
         (["--set", "tls.cert=/nowhere.pem"], "[tls]: /nowhere.pem cannot be read"),

@@ -214,7 +214,7 @@ def test_an_error_in_the_environment_names_the_variable(tmp_path: Path, name: st
 
 
 def test_an_error_in_a_flag_names_the_flag(tmp_path: Path) -> None:
-    assert "flag server.port: server.port: got 'x'" in error(tmp_path, flags=[("server.port", "x")])
+    assert "--set: server.port: got 'x'" in error(tmp_path, flags=[("server.port", "x")])
     assert "invalid setting name" in error(tmp_path, flags=[("server port", "x")])
 
 
@@ -231,7 +231,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path, old: str
     assert error(tmp_path, f"[{section}]\n" + (f"{key} = 1\n" if key else "")).endswith(expected)
     variable = f"LEVERET_{section}__{key or 'KEY'}".upper()
     assert error(tmp_path, environment={variable: "1"}) == f"environment variable {variable}: {expected}"
-    assert error(tmp_path, flags=[(old, "1")]) == f"flag {old}: {expected}"
+    assert error(tmp_path, flags=[(old, "1")]) == f"--set: {expected}"
     with pytest.raises(ConfigError) as caught:
         combine_config(("table", {section: {key: 1} if key else {}}))
     assert str(caught.value) == f"table: {expected}"
@@ -440,7 +440,7 @@ def test_auto_is_one_shard_for_each_usable_core(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "shown"), [("0", "0"), ("65", "65"), ("many", "'many'"), ("1.5", "'1.5'")])
 def test_an_invalid_number_of_shards_is_refused(tmp_path: Path, text: str, shown: str) -> None:
     assert error(tmp_path, flags=[("cluster.shards", text)]) == (
-        f'flag cluster.shards: cluster.shards: got {shown}, expected "auto" or an integer, 1 to 64'
+        f'--set: cluster.shards: got {shown}, expected "auto" or an integer, 1 to 64'
     )
 
 

@@ -227,6 +227,7 @@ def test_users(harness: Harness) -> None:
             "has_password": True,
             "password_hash": "",
             "hashing_algorithm": "",
+            "scram_keys": None,
         }
     ]
     assert harness.users.verify("alice", b"secret")

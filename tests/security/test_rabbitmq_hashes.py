@@ -12,16 +12,17 @@ import pytest
 from leveret.broker.errors import PreconditionFailed
 from leveret.management.control_client import CallFailed, call
 from leveret.security.passwords import (
+    ARGON2ID,
     DUMMY_HASH,
     RABBITMQ_ALGORITHMS,
     RABBITMQ_SHA256,
     Hasher,
-    check_rabbitmq_hash,
+    check_hash,
     rabbitmq_hash,
     verify_rabbitmq_hash,
 )
 from leveret.security.scram import Keyring
-from leveret.security.users import User, UserStore, rabbitmq_secret
+from leveret.security.users import User, UserStore, imported_secret
 from tests.cli.runner import Commands
 from tests.security.metadata import Metadata
 from tests.support.broker import LeveretProcess, leveret_only
@@ -31,7 +32,7 @@ DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
 
 
 def test_the_example_of_rabbitmq() -> None:
-    check_rabbitmq_hash(DOCUMENTED, RABBITMQ_SHA256)
+    check_hash(DOCUMENTED, RABBITMQ_SHA256)
     assert verify_rabbitmq_hash(DOCUMENTED, RABBITMQ_SHA256, b"test12")
     assert not verify_rabbitmq_hash(DOCUMENTED, RABBITMQ_SHA256, b"test13")
 
@@ -39,7 +40,7 @@ def test_the_example_of_rabbitmq() -> None:
 @pytest.mark.parametrize("algorithm", RABBITMQ_ALGORITHMS)
 def test_algorithms(algorithm: str) -> None:
     hash = rabbitmq_hash("pässword".encode(), algorithm)
-    check_rabbitmq_hash(hash, algorithm)
+    check_hash(hash, algorithm)
     assert verify_rabbitmq_hash(hash, algorithm, "pässword".encode())
     assert not verify_rabbitmq_hash(hash, algorithm, b"password")
     assert hash != rabbitmq_hash("pässword".encode(), algorithm)
@@ -55,12 +56,16 @@ def test_an_empty_password_matches_no_hash() -> None:
         ("not base64!", None, "invalid password hash: expected 36 bytes in base64 for 'rabbit_password_hashing_sha256'"),
         ("AAAA", None, "invalid password hash"),
         (DOCUMENTED, "rabbit_password_hashing_sha512", "invalid password hash: expected 68 bytes"),
-        (DOCUMENTED, "scrypt", "unknown hashing algorithm 'scrypt'; expected one of rabbit_password_hashing_sha256"),
+        (
+            DOCUMENTED,
+            "scrypt",
+            f"unknown hashing algorithm 'scrypt'; expected one of {ARGON2ID}, rabbit_",
+        ),
     ],
 )
 def test_invalid_hashes_are_refused(hash: str, algorithm: str | None, text: str) -> None:
     with pytest.raises(PreconditionFailed, match=text):
-        rabbitmq_secret(hash, algorithm)
+        imported_secret(hash, algorithm)
 
 
 class RecordingHasher(Hasher):
@@ -82,7 +87,7 @@ def store_with(metadata: Metadata, *, rehash: bool = True, hasher: Hasher | None
 
 
 def add_documented(store: UserStore) -> None:
-    secret = rabbitmq_secret(DOCUMENTED)
+    secret = imported_secret(DOCUMENTED)
     store.add(User(name="alice", password_hash=secret.password_hash, hashing_algorithm=secret.hashing_algorithm))
 
 
@@ -177,7 +182,8 @@ def test_a_user_of_rabbitmq_logs_in(process: LeveretProcess, commands: Commands)
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         login(process, "alice", "wrong")
     login(process, "alice", "test12")
-    assert hash_of(process, "alice") == ("", "")
+    hash, algorithm = hash_of(process, "alice")
+    assert (hash[:10], algorithm) == ("$argon2id$", ARGON2ID)
     process.kill()
     process.start()
     login(process, "alice", "test12")
@@ -240,7 +246,7 @@ def test_authenticate(process: LeveretProcess) -> None:
         "is_token": False,
         "expires_at": 0.0,
     }
-    assert hash_of(process, "dave") == ("", "")
+    assert hash_of(process, "dave")[1] == ARGON2ID
     call(process.data_dir, "permissions.set", {"user": "dave", "configure": "", "write": "", "read": ""})
     assert authenticate("dave", "test12")["vhosts"] == ["/"]
     for name, password in (("dave", "wrong"), ("dave", "wrong"), ("unknown", "test12"), ("dave", "")):

@@ -24,7 +24,7 @@ FEW = 4096
 
 
 class QuickHasher(Hasher):
-    def hash(self, password: bytes) -> str:
+    def hash(self, password: bytes, salt: bytes | None = None) -> str:
         return "hash:" + password.decode("latin-1")[::-1]
 
     def verify(self, hash: str, password: bytes) -> bool:

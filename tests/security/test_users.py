@@ -19,7 +19,7 @@ class CountingHasher(Hasher):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def hash(self, password: bytes) -> str:
+    def hash(self, password: bytes, salt: bytes | None = None) -> str:
         return "hash:" + password.decode()[::-1]
 
     def verify(self, hash: str, password: bytes) -> bool:

@@ -7,6 +7,7 @@ here: the exchange type checks them (`Exchange.check_binding`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
@@ -349,6 +350,33 @@ class ExchangeSettings:
         name: str | None = known.get("hash-property")
         self.hash_property = None if name is None else name.replace("_", "-")
         self.unknown = unknown
+
+
+def misspelt_arguments(declared: Iterable[str], arguments: Iterable[str]) -> list[str]:
+    """Return a warning for each unknown argument `x-...` that is one edit away from a known one.
+
+    An edit adds, removes or replaces a character, or swaps two adjacent ones.
+    """
+    known = list(declared)
+    warnings = []
+    for name in arguments:
+        if name.startswith("x-") and name not in known:
+            near = next((other for other in known if _is_one_edit(name, other)), None)
+            if near is not None:
+                # Names may contain invalid UTF-8, which some logs cannot write.
+                warnings.append(f"unknown argument {name!a} has no effect; did you mean '{near}'?")
+    return warnings
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    if abs(len(one) - len(other)) > 1:
+        return False
+    at = next((index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), -1)
+    if at < 0:
+        return True
+    one, other = one[at:], other[at:]
+    swapped = one[1::-1] + one[2:]
+    return other in (one[1:], swapped) or one[1:] in (other, other[1:]) or one == other[1:]
 
 
 class ConsumerSettings:

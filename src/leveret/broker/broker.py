@@ -34,7 +34,7 @@ from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
 from leveret.broker.node_name import node_name
-from leveret.broker.parameters import GlobalParameters, ParameterWatch
+from leveret.broker.parameters import CLUSTER_NAME, GlobalParameters, ParameterWatch
 from leveret.broker.policies import Matcher, PatternCompiler
 from leveret.broker.queues.classic.backlog import PIECE
 from leveret.broker.queues.deduplication import KeyRecords
@@ -260,10 +260,16 @@ class Broker:
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
         self.uploads = Uploads(self)
-        # Name of the node and the cluster for clients.
+        # Name of the node for clients, and of the cluster unless it has another one.
         self.node_name = node_name()
         # Identifies this store; created at its first start.
         self.identity = ""
+
+    @property
+    def cluster_name(self) -> str:
+        """The name of the cluster for clients."""
+        name = self.global_parameters.values.get(CLUSTER_NAME)
+        return name if isinstance(name, str) else self.node_name  # an earlier version may have stored anything
 
     # The turn
 

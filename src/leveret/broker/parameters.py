@@ -33,6 +33,8 @@ OPERATOR_POLICY: Final = "operator_policy"
 SHOVEL: Final = "shovel"
 UPSTREAM: Final = "federation-upstream"
 UPSTREAM_SET: Final = "federation-upstream-set"
+# The global parameter with the name of the cluster.
+CLUSTER_NAME: Final = "cluster_name"
 COMPONENTS: Final = (VHOST_LIMITS, OPERATOR_POLICY, SHOVEL)
 # Components of RabbitMQ's federation. An earlier version may have stored their parameters.
 FEDERATION: Final = (UPSTREAM, UPSTREAM_SET)
@@ -239,6 +241,8 @@ class GlobalParameters:
         """Store a parameter; return whether it is new. Raises PreconditionFailed."""
         if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 255:
             raise PreconditionFailed("invalid parameter name; expected 1 to 255 bytes")
+        if name == CLUSTER_NAME and not (isinstance(value, str) and 1 <= len(value.encode("utf-8", "replace")) <= 255):
+            raise PreconditionFailed("invalid cluster name; expected a string of 1 to 255 bytes")
         record = _pack(name, value)
         is_new = name not in self.values
         self.values[name] = value

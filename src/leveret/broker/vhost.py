@@ -16,9 +16,11 @@ from leveret.broker import metadata
 from leveret.broker.arguments import (
     CLASSIC,
     EXCHANGE_ARGUMENTS,
+    Argument,
     QueueSettings,
     equivalent,
     inequivalent,
+    misspelt_arguments,
     parse_exchange_arguments,
 )
 from leveret.broker.consumer import NO_CLIENT, Client
@@ -361,7 +363,7 @@ class Vhost:
             return existing
         self._check_new_name("exchange", name)
         self.broker.check_definition(self, f"exchange '{name}'", arguments)
-        self._note_unknown(settings.unknown)
+        self._note_unknown(EXCHANGE_ARGUMENTS, settings.unknown)
         exchange = make_exchange(
             type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
@@ -511,7 +513,7 @@ class Vhost:
             self._check_new_name("queue", name)
         self.new_names.discard(name)
         self.broker.check_queue_limit(self)
-        self._note_unknown(settings.unknown)
+        self._note_unknown(QUEUE_ARGUMENTS, settings.unknown)
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
 
     def _with_queue_type(
@@ -913,7 +915,7 @@ class Vhost:
 
     # Checks
 
-    def _note_unknown(self, arguments: FieldTable) -> None:
+    def _note_unknown(self, declared: dict[str, Argument], arguments: FieldTable) -> None:
         """Log each unknown argument once: it is stored and compared, but has no effect."""
         noted = self.broker.unknown_arguments
         for name in arguments:
@@ -921,8 +923,11 @@ class Vhost:
                 if len(noted) >= MAX_NOTED:
                     noted.clear()
                 noted.add(name)
+                hint = "".join(misspelt_arguments(declared, [name]))
                 # Names may contain invalid UTF-8, which some logs cannot write.
-                logger.warning("unknown argument %r is stored but has no effect (compat.strict refuses it)", name)
+                logger.warning(
+                    "%s (compat.strict refuses it)", hint or f"unknown argument {name!r} is stored but has no effect"
+                )
 
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)

@@ -95,8 +95,21 @@ NOT_REMOTE: Final = {
 }
 
 
+# The similarity that a known option must have to an unknown one to be suggested. `click` also suggests less similar ones.
+_MIN_SIMILARITY: Final = 0.75
+
+
 class _Commands(click.Group):
     """Command group that imports the module of a command only when it runs, so that `leveret serve` starts faster."""
+
+    def invoke(self, context: click.Context) -> object:
+        try:
+            return super().invoke(context)
+        except click.NoSuchOption as error:
+            import difflib
+
+            near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=_MIN_SIMILARITY)
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,9 +13,24 @@ from leveret.cli.options import together
 if TYPE_CHECKING:
     from leveret.config import Config
 
+_DATA_DIR: Final = f"{__name__}.data_dir"
+
+
+def _keep_data_dir(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_DATA_DIR] = value
+
+
 config_options = together(
     click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable."),
+    click.option(
+        "--data-dir",
+        "data_dir",
+        type=click.Path(),
+        callback=_keep_data_dir,
+        expose_value=False,
+        help="The broker's data directory, as of `leveret serve`.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 
@@ -47,4 +62,6 @@ def load_traced(given: Path | None, settings: tuple[str, ...]) -> tuple[Config, 
     from leveret.config import trace_config
     from leveret.node.choices import CHOICES
 
-    return trace_config(config_file(given), flags=split_settings(settings), choices=CHOICES)
+    data_dir: str | None = click.get_current_context().meta[_DATA_DIR]
+    flags = [] if data_dir is None else [("server.data_dir", data_dir)]
+    return trace_config(config_file(given), flags=flags + split_settings(settings), choices=CHOICES)

@@ -40,11 +40,18 @@ def definitions() -> None:
 @definitions.command("export")
 @_file
 @_vhost
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(["leveret", "rabbitmq"]),
+    default="leveret",
+    help="The broker that imports the file. RabbitMQ refuses password hashes of argon2id: names the users without one.",
+)
 @remote_options
-def export_definitions(file: Path, vhost: str | None) -> None:
+def export_definitions(file: Path, vhost: str | None, target: str) -> None:
     """Write the definitions of the broker, or of a vhost, to FILE."""
     origin = Origin(Config().management.rabbitmq_version, __version__, node_name())
-    exported = run_conversation(current(), export(origin, vhost))
+    exported = run_conversation(current(), export(origin, vhost, for_rabbitmq=target == "rabbitmq"))
     content = json.dumps(exported.document, indent=2, ensure_ascii=False) + "\n"
     if str(file) == "-":
         click.echo(content, nl=False)
@@ -53,9 +60,9 @@ def export_definitions(file: Path, vhost: str | None) -> None:
             _write(file, content)
         except OSError as error:
             raise Failed(f"cannot write {file}: {error.strerror}") from None
-    if exported.omitted_hashes:
-        names = ", ".join(text(name) for name in exported.omitted_hashes)
-        click.echo(f"Warning: no password hash in RabbitMQ's format, so that the file has none: {names}", err=True)
+    if exported.without_passwords:
+        names = ", ".join(text(name) for name in exported.without_passwords)
+        click.echo(f"Warning: RabbitMQ does not know argon2id; these users need a new password there: {names}", err=True)
 
 
 def _write(file: Path, content: str) -> None:

@@ -14,6 +14,7 @@ from leveret.cli.remote import (
     read_arguments,
     remote_options,
     vhost_option,
+    warn_of_misspelt,
 )
 
 
@@ -45,26 +46,30 @@ def exchanges(vhost: str | None) -> None:
 @click.argument("name")
 @in_vhost_option
 @click.option("--type", "type_name", default="direct", show_default=True, help=f"Exchange type: {', '.join(TYPES)}.")
-@click.option("--transient", is_flag=True, help="Do not keep the exchange across restarts.")
+@click.option("--durable/--transient", default=True, help="Whether the exchange stays after a restart.  [default: durable]")
 @click.option("--auto-delete", is_flag=True, help="Delete the exchange when its last binding is removed.")
 @click.option("--internal", is_flag=True, help="Reject publishes from clients; accept messages only from other exchanges.")
 @argument_option
 @remote_options
 def add(
-    name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool, arguments: tuple[str, ...]
+    name: str, vhost: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: tuple[str, ...]
 ) -> None:
     """Declare an exchange."""
+    from leveret.broker.arguments import EXCHANGE_ARGUMENTS
+
+    table = read_arguments(arguments)
     current().call(
         "exchanges.add",
         name=name,
         vhost=vhost,
         type=type_name,
-        durable=not transient,
+        durable=durable,
         auto_delete=auto_delete,
         internal=internal,
-        arguments=read_arguments(arguments),
+        arguments=table,
     )
     click.echo(f"declared exchange '{name}'")
+    warn_of_misspelt(EXCHANGE_ARGUMENTS, table)
 
 
 @exchanges.command()

@@ -14,6 +14,7 @@ from leveret.cli.remote import (
     read_arguments,
     remote_options,
     vhost_option,
+    warn_of_misspelt,
 )
 
 COLUMNS = (
@@ -45,22 +46,25 @@ def queues(vhost: str | None) -> None:
 @queues.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--transient", is_flag=True, help="Do not keep the queue across restarts.")
+@click.option("--durable/--transient", default=True, help="Whether the queue stays after a restart.  [default: durable]")
 @click.option("--auto-delete", is_flag=True, help="Delete the queue when its last consumer unsubscribes.")
 @argument_option
 @remote_options
-def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...]) -> None:
+def add(name: str, vhost: str, durable: bool, auto_delete: bool, arguments: tuple[str, ...]) -> None:
     """Declare a queue."""
-    broker = current()
-    broker.call(
+    from leveret.broker.queues.registry import QUEUE_ARGUMENTS
+
+    table = read_arguments(arguments)
+    current().call(
         "queues.add",
         name=name,
         vhost=vhost,
-        durable=not transient,
+        durable=durable,
         auto_delete=auto_delete,
-        arguments=read_arguments(arguments),
+        arguments=table,
     )
     click.echo(f"declared queue '{name}'")
+    warn_of_misspelt(QUEUE_ARGUMENTS, table)
 
 
 @queues.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.failed import ERROR, NO_BROKER, REFUSED, Failed
 from leveret.cli.http_options import CA, TOKEN, URL, http_options, keep, key_of
 from leveret.cli.options import together
 from leveret.cli.output import Columns, Item, Reply, label, show_json, show_table
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _DATA_DIR: Final = key_of("data_dir")
 _CONFIG: Final = key_of("config")
 _JSON: Final = key_of("json")
+# Conditions of a wrong password or missing rights. The HTTP API has the first two.
+_NOT_ALLOWED: Final = ("not_authorized", "not_authorised", "access-refused", "role-required")
 
 
 # The options of every management command. They may precede or follow the name of a subcommand.
@@ -66,11 +68,19 @@ def read_arguments(pairs: tuple[str, ...]) -> Item:
     return read_table(pairs, "--argument")
 
 
+def warn_of_misspelt(known: Iterable[str], arguments: Item) -> None:
+    """Print a warning for each argument that is probably misspelt."""
+    from leveret.broker.arguments import misspelt_arguments  # of few commands
+
+    for warning in misspelt_arguments(known, arguments):
+        click.echo(f"Warning: {warning}", err=True)
+
+
 class Refused(Failed):
     """The broker refuses a call. `condition` is that of its error, "" if it is unknown."""
 
     def __init__(self, text: str, condition: str) -> None:
-        super().__init__(text)
+        super().__init__(text, REFUSED if condition in _NOT_ALLOWED else ERROR)
         self.condition = condition
 
 

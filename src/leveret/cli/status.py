@@ -43,6 +43,10 @@ def _flat(table: Item, prefix: str = "") -> list[tuple[str, str]]:
     for name, value in table.items():
         if isinstance(value, dict):
             lines += _flat(value, f"{prefix}{name} ")
+        elif name == "longest_turn":
+            lines.append((prefix + name, f"{value * 1000:.1f} ms"))
+        elif name == "indexed":
+            lines.append((prefix + name, f"{value:.0%}"))
         elif name == "uptime":
             lines.append((prefix + name, str(datetime.timedelta(seconds=int(value)))))
         elif isinstance(value, list):

@@ -13,7 +13,7 @@ from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
-from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256
+from leveret.security.passwords import ARGON2ID, RABBITMQ_ALGORITHMS, RABBITMQ_SHA256
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
@@ -51,11 +51,13 @@ def password_hash_options(function: Function) -> Function:
     """Add --password-hash and --hashing-algorithm."""
     function = click.option(
         "--hashing-algorithm",
-        type=click.Choice(list(RABBITMQ_ALGORITHMS)),
-        help=f"Algorithm of --password-hash. Default: {RABBITMQ_SHA256}.",
+        type=click.Choice([ARGON2ID, *RABBITMQ_ALGORITHMS]),
+        help=f"Algorithm of --password-hash. Default: argon2id for $argon2id$..., else {RABBITMQ_SHA256}.",
     )(function)
     return click.option(
-        "--password-hash", metavar="HASH", help="Password hash in RabbitMQ's format; an empty one means no password."
+        "--password-hash",
+        metavar="HASH",
+        help="Password hash of argon2id or of RabbitMQ; an empty one means no password.",
     )(function)
 
 

@@ -101,6 +101,7 @@ ROUTES: Final[dict[str, Route]] = {
             "permissions.delete",
             "permissions.list",
             "permissions.set",
+            "permissions.show_own",
             "roles.grant",
             "roles.list",
             "roles.revoke",

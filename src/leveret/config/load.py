@@ -26,6 +26,8 @@ from leveret.config.values import READERS, Setting
 __all__ = ["ConfigError", "combine_config", "load_config", "trace_config"]
 
 PREFIX = "LEVERET_"
+# The source of settings of the command line.
+FLAG = "--set"
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
 
@@ -200,13 +202,13 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
         nested: Setting = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(
-            f'flag {key!r}: invalid setting name; expected a name such as server.port or users."a.b".tags'
+            f'{FLAG} {key!r}: invalid setting name; expected a name such as server.port or users."a.b".tags'
         ) from None
     path: list[str] = []
     while isinstance(nested, dict):
         word, nested = next(iter(nested.items()))
         path.append(word)
-    _flatten_text(text, root, tuple(path), f"flag {key}", tree)
+    _flatten_text(text, root, tuple(path), FLAG, tree)
 
 
 def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tree: _Tree) -> None:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -36,6 +37,15 @@ RABBITMQ_ALGORITHMS: Final[dict[str, Callable[[bytes], hashlib._Hash]]] = {
     "rabbit_password_hashing_md5": partial(hashlib.md5, usedforsecurity=False),
 }
 RABBITMQ_SALT_BYTES: Final = 4
+# The name of argon2id in definitions and in the HTTP API, and the highest costs of a hash from there: those of RFC 9106.
+ARGON2ID: Final = "leveret_password_hashing_argon2id"
+MAX_MEMORY_KIB: Final = 65536
+MAX_PASSES: Final = 16
+MAX_LANES: Final = 8
+# A salt of at least 8 bytes, and a hash of at least 12, as argon2 requires.
+_PHC: Final = re.compile(
+    r"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,9}),p=(\d{1,9})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,86}", re.ASCII
+)
 
 
 def rabbitmq_hash(password: bytes, algorithm: str = RABBITMQ_SHA256) -> str:
@@ -44,13 +54,29 @@ def rabbitmq_hash(password: bytes, algorithm: str = RABBITMQ_SHA256) -> str:
     return base64.b64encode(salt + RABBITMQ_ALGORITHMS[algorithm](salt + password).digest()).decode()
 
 
-def check_rabbitmq_hash(hash: str, algorithm: str) -> None:
-    """Raise ValueError if a text is not a hash in RabbitMQ's format."""
+def check_hash(hash: str, algorithm: str) -> None:
+    """Raise ValueError if a text is not a hash of this algorithm: argon2id, or one of RabbitMQ in RabbitMQ's format."""
+    if algorithm == ARGON2ID:
+        _check_argon2id(hash)
+        return
     if algorithm not in RABBITMQ_ALGORITHMS:
-        raise ValueError(f"unknown hashing algorithm '{algorithm}'; expected one of {', '.join(RABBITMQ_ALGORITHMS)}")
+        expected = ", ".join((ARGON2ID, *RABBITMQ_ALGORITHMS))
+        raise ValueError(f"unknown hashing algorithm '{algorithm}'; expected one of {expected}")
     size = RABBITMQ_SALT_BYTES + RABBITMQ_ALGORITHMS[algorithm](b"").digest_size
     if len(_decoded(hash)) != size:
         raise ValueError(f"invalid password hash: expected {size} bytes in base64 for '{algorithm}'")
+
+
+def _check_argon2id(hash: str) -> None:
+    found = _PHC.fullmatch(hash)
+    if found is None:
+        raise ValueError("invalid password hash: expected one of argon2id in PHC notation, $argon2id$v=19$...")
+    memory, passes, lanes = (int(value) for value in found.groups())
+    if not (8 * lanes <= memory <= MAX_MEMORY_KIB and 1 <= passes <= MAX_PASSES and 1 <= lanes <= MAX_LANES):
+        raise ValueError(
+            f"invalid password hash: the costs are m={memory},t={passes},p={lanes};"
+            f" expected at most m={MAX_MEMORY_KIB},t={MAX_PASSES},p={MAX_LANES}"
+        )
 
 
 def verify_rabbitmq_hash(hash: str, algorithm: str, password: bytes) -> bool:
@@ -73,11 +99,11 @@ def _decoded(hash: str) -> bytes:
 class Hasher:
     """Hashes passwords with argon2id. Each call blocks for about 16 ms and releases the GIL."""
 
-    def hash(self, password: bytes) -> str:
-        """Return a salted hash in PHC notation (`$argon2id$...`)."""
+    def hash(self, password: bytes, salt: bytes | None = None) -> str:
+        """Return a salted hash in PHC notation (`$argon2id$...`). The default salt is random."""
         from argon2 import PasswordHasher  # imported at the first login, to start faster
 
-        return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES).hash(password)
+        return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES).hash(password, salt=salt)
 
     def verify(self, hash: str, password: bytes) -> bool:
         """Return whether a password matches a hash; False if the hash is invalid."""

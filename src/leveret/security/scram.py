@@ -5,6 +5,8 @@ The library `scramp` does the arithmetic. It is imported on first use, to start 
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import secrets
@@ -17,6 +19,10 @@ KEY_BYTES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
 # Rounds of PBKDF2, which a client computes at each login: the maximum of Cyrus SASL, and thus of Qpid Proton.
 ITERATIONS = 65536
 SALT_BYTES = 16
+# Limits of imported keys. RFC 7677 has the lower one.
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 10_000_000
+MAX_SALT_BYTES = 255
 
 
 class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +36,46 @@ class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 # By mechanism. Empty for a password that SCRAM does not support: it must be text that SASLprep allows.
 Keys = dict[str, ScramKeys]
+
+
+def format_keys(keys: Keys) -> list[str]:
+    """Return keys as text in the format of PostgreSQL and RFC 5803: `SCRAM-SHA-256$65536:SALT$STORED_KEY:SERVER_KEY`."""
+    return [
+        f"{name}${one.iterations}:{_base64(one.salt)}${_base64(one.stored_key)}:{_base64(one.server_key)}"
+        for name, one in keys.items()
+    ]
+
+
+def parse_keys(texts: Sequence[str]) -> Keys:
+    """Return the keys of texts that `format_keys` has made. Raises ValueError."""
+    keys = {}
+    for text in texts:
+        mechanism = text.partition("$")[0]
+        try:
+            _, cost, parts = text.split("$")
+            iterations, salt = cost.split(":")
+            stored, server = (base64.b64decode(part, validate=True) for part in parts.split(":"))
+            found = ScramKeys(
+                salt=base64.b64decode(salt, validate=True), iterations=int(iterations), stored_key=stored, server_key=server
+            )
+        except (binascii.Error, ValueError):
+            found = None
+        if (
+            found is None
+            or not MIN_ITERATIONS <= found.iterations <= MAX_ITERATIONS
+            or not 1 <= len(found.salt) <= MAX_SALT_BYTES
+            or not len(found.stored_key) == len(found.server_key) == KEY_BYTES.get(mechanism)
+        ):
+            raise ValueError(
+                f"invalid SCRAM key; expected MECHANISM$ITERATIONS:SALT$STORED_KEY:SERVER_KEY in base64, with"
+                f" {' or '.join(KEY_BYTES)} and {MIN_ITERATIONS} to {MAX_ITERATIONS} iterations"
+            )
+        keys[mechanism] = found
+    return keys
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 class Keyring:

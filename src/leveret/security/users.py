@@ -16,12 +16,13 @@ import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, StorageFailed
 from leveret.security.passwords import (
+    ARGON2ID,
     DUMMY_HASH,
     RABBITMQ_SHA256,
     Digester,
     Hasher,
     Verdicts,
-    check_rabbitmq_hash,
+    check_hash,
     verify_rabbitmq_hash,
 )
 from leveret.security.permissions import (
@@ -33,7 +34,7 @@ from leveret.security.permissions import (
     check_permission,
     check_topic_permission,
 )
-from leveret.security.scram import Keyring, Keys, ScramKeys
+from leveret.security.scram import Keyring, Keys, ScramKeys, parse_keys
 from leveret.security.tags import ADMINISTRATOR
 
 logger = logging.getLogger("leveret.security")
@@ -90,19 +91,26 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
 NO_PASSWORD = Secret(password_hash="")
 
 
-def rabbitmq_secret(hash: str, algorithm: str | None = None) -> Secret:
-    """Return the stored form of a password from a hash in RabbitMQ's format; an empty hash stands for no password.
+def imported_secret(hash: str, algorithm: str | None = None, scram_keys: Sequence[str] | None = None) -> Secret:
+    """Return the stored form of a password from its hash; an empty hash stands for no password.
 
-    The default algorithm is RabbitMQ's, SHA-256. Raises PreconditionFailed for an invalid hash.
+    Args:
+        hash: The hash: of argon2id, or in RabbitMQ's format.
+        algorithm: The algorithm. The default is the one that the hash has the form of: argon2id, or RabbitMQ's SHA-256.
+        scram_keys: The SCRAM keys, if they are known.
+
+    Raises:
+        PreconditionFailed: The hash or a key is invalid.
     """
     if not hash:
         return NO_PASSWORD
-    algorithm = algorithm or RABBITMQ_SHA256
+    algorithm = algorithm or (ARGON2ID if hash.startswith("$argon2id$") else RABBITMQ_SHA256)
     try:
-        check_rabbitmq_hash(hash, algorithm)
+        check_hash(hash, algorithm)
+        scram = None if scram_keys is None else parse_keys(scram_keys)
     except ValueError as error:
         raise PreconditionFailed(str(error)) from None
-    return Secret(password_hash=hash, hashing_algorithm=algorithm)
+    return Secret(password_hash=hash, hashing_algorithm="" if algorithm == ARGON2ID else algorithm, scram=scram)
 
 
 class _Record(msgspec.Struct):
@@ -166,6 +174,8 @@ class UserStore:
         # Clear-text passwords; and SCRAM keys created from them and at logins, each with its password or hash.
         self._clear: dict[str, bytes] = {}
         self._made: dict[str, tuple[str | bytes, Keys]] = {}
+        # Hashes of clear-text passwords for exports, each with its password.
+        self._hashed: dict[str, tuple[str | bytes | None, str]] = {}
         # New secrets from logins by users whose hash is RabbitMQ's, each with that hash.
         self._rehashed: dict[str, tuple[str, Secret]] = {}
         self._making = threading.Lock()
@@ -253,6 +263,7 @@ class UserStore:
         }
         self._clear = {name: declared.password for name, declared in users.items() if declared.password}
         self._made = {name: made for name, made in self._made.items() if name in users or name in self._stored}
+        self._hashed = {name: hashed for name, hashed in self._hashed.items() if name in users}
         self._changed(*names)
 
     # Queries
@@ -415,6 +426,28 @@ class UserStore:
         """Return whether the user has a password: a hash, or one in clear text."""
         return bool(user.password_hash) or user.name in self._digests or user is self._default
 
+    def hash_clear(self) -> None:
+        """Hash the clear-text passwords for `export`, with their SCRAM keys. Blocking.
+
+        The salt depends on the name only, so that each export has the same hash.
+        """
+        if self.keyring.mechanisms:
+            self._make_all()
+        for name, password in self._clear_passwords().items():
+            user = self.get(name)
+            known_as = None if user is None else self._password_of(user)
+            if self._hashed.get(name, (None, ""))[0] != known_as:
+                self._hashed[name] = (known_as, self._hasher.hash(password, self.keyring.salt(ARGON2ID, name)))
+
+    def export(self, user: User) -> Secret:
+        """Return a user's password as it is stored. `hash_clear` has been called before for one in clear text."""
+        known_as, hash = self._hashed.get(user.name, (None, ""))
+        if user.password_hash or known_as != self._password_of(user):
+            hash = user.password_hash
+        return Secret(
+            password_hash=hash, hashing_algorithm=user.hashing_algorithm, scram=self._keys_of(user) if hash else None
+        )
+
     def credential(self, name: str) -> str:
         """Return an identifier of a user's password, valid in this process only; "" for a user without a password.
 
@@ -478,14 +511,15 @@ class UserStore:
 
     def _make_all(self) -> None:
         """Create the missing keys of all clear-text passwords. The first login waits for them, whatever its user name."""
-        clear = self._clear
-        if self.get(DEFAULT_USER) is self._default:
-            clear = {DEFAULT_USER: DEFAULT_PASSWORD}
         with self._making:
-            for name, password in clear.items():
+            for name, password in self._clear_passwords().items():
                 user = self.get(name)
                 if user is not None and self._keys_of(user) is None:
                     self._make(user, self._password_of(user), password)
+
+    def _clear_passwords(self) -> dict[str, bytes]:
+        """Return the passwords in clear text by user."""
+        return {DEFAULT_USER: DEFAULT_PASSWORD} if self.has_default() else self._clear
 
     def _make(self, user: User, known_as: str | bytes | None, password: bytes) -> None:
         if known_as is not None:
@@ -497,10 +531,10 @@ class UserStore:
         """Return whether the default user exists, because no other does."""
         return self.get(DEFAULT_USER) is self._default
 
-    def keep_default(self, secret: Secret) -> None:
-        """Store the default user, if it exists, so that it remains when users are added."""
+    def keep_default(self) -> None:
+        """Store the default user, if it exists, so that it remains when users are added. `hash_clear` has been called."""
         if self.has_default():
-            self._store(_with_secret(self._default, secret))
+            self._store(_with_secret(self._default, self.export(self._default)))
 
     def add(self, user: User) -> None:
         """Add a user. Raises PreconditionFailed if it exists, NotAllowed if it is declared in the configuration."""
@@ -623,6 +657,9 @@ class UserStore:
 
 
 def _with_secret(user: User, secret: Secret) -> User:
+    """Return a user with another password. The SCRAM keys of the same one stay."""
+    if secret.scram is None and secret.password_hash == user.password_hash:
+        return user
     return msgspec.structs.replace(
         user,
         password_hash=secret.password_hash,

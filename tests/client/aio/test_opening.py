@@ -185,7 +185,8 @@ async def _amqp_1_sasl(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "says"), [(_http, "HTTP"), (_ssh, "SSH-2.0"), (_smtp, "b'2'"), (_amqp_1, "1-0-0"), (_amqp_1_sasl, "1-0-0")]
+    ("script", "says"),
+    [(_http, "HTTP"), (_ssh, "SSH-2.0"), (_smtp, "b'2'"), (_amqp_1, "AMQP 1.0"), (_amqp_1_sasl, "with SASL")],
 )
 async def test_other_protocols(dial: Connect, script: Callable[[Peer], Awaitable[None]], says: str) -> None:
     async with fake_server(script) as url:

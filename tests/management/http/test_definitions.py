@@ -14,6 +14,7 @@ import pytest
 
 from tests.management.http.client import HttpApi, HttpBroker
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.scram import log_in_1_0, log_in_amqp091
 
 EVERYTHING: dict[str, Any] = {
     "rabbit_version": "3.13.7",
@@ -116,13 +117,13 @@ def test_import_and_export(broker: HttpBroker) -> None:
         "limits": {},
     }
     assert by_name(found["users"], "limited")["limits"] == {"max-connections": 0, "max-channels": 7}
-    assert by_name(found["vhosts"], "new") == {
-        "name": "new",
+    metadata = {
         "description": "moved",
         "tags": ["a", "b"],
         "default_queue_type": "classic",
-        "metadata": {"description": "moved", "tags": ["a", "b"], "default_queue_type": "classic"},
+        "protected_from_deletion": False,
     }
+    assert by_name(found["vhosts"], "new") == {"name": "new", **metadata, "metadata": metadata}
     assert {item["user"] for item in found["permissions"]} == {"guest", "mover"}
     for section in ("topic_permissions", "parameters", "global_parameters", "policies"):
         assert sorted(found[section], key=str) == sorted(EVERYTHING[section], key=str), section
@@ -130,7 +131,7 @@ def test_import_and_export(broker: HttpBroker) -> None:
     assert by_name(found["exchanges"], "inner")["internal"] is True
     assert {item["name"]: item["type"] for item in found["queues"]} == {"q1": "classic", "s1": "stream"}
     assert len(found["bindings"]) == 3
-    # The exported file imports without a change; `guest` has got a hash of its own, which the file does not have.
+    # The exported file imports without a change.
     report = dry_run(broker, found)
     assert report["added"] == report["changed"] == report["skipped"] == report["refused"] == []
 
@@ -332,9 +333,13 @@ def test_only_administrators(api: HttpBroker) -> None:
     assert api("GET", "/definitions", user="plain").status == 401
 
 
-def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> None:
+def rabbitmq_hash(password: bytes) -> str:
     salt = b"\x90\x8d\xc6\x0a"
-    hashed = base64.b64encode(salt + hashlib.sha256(salt + b"secret").digest()).decode()
+    return base64.b64encode(salt + hashlib.sha256(salt + password).digest()).decode()
+
+
+def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> None:
+    hashed = rabbitmq_hash(b"secret")
     user = {"name": "hashed", "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
     document = {
         "users": [user],
@@ -342,15 +347,152 @@ def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> No
     }
     assert broker("POST", "/definitions", document).status == 204
     assert by_name(broker.get("/definitions")["users"], "hashed")["password_hash"] == hashed
-    before = int(broker("GET", "/definitions").headers.get("x-leveret-omitted-hashes", "0"))
+    before = int(broker("GET", "/definitions?for=rabbitmq").headers.get("x-leveret-omitted-hashes", "0"))
     pika.BlockingConnection(pika.URLParameters(broker.process.url(user="hashed", password="secret"))).close()
-    reply = broker("GET", "/definitions")
+    reply = broker("GET", "/definitions?for=rabbitmq")
     assert by_name(reply.json["users"], "hashed") == {"name": "hashed", "tags": [], "limits": {}}
     assert int(reply.headers["x-leveret-omitted-hashes"]) == before + 1
-    # The export leaves the password alone, and the first file resets it.
+    assert broker("GET", "/definitions?for=kafka").status == 400
+    # Neither file changes the password, and the first file resets it.
     assert dry_run(broker, reply.json)["changed"] == []
+    assert dry_run(broker, broker.get("/definitions"))["changed"] == []
     [changed] = dry_run(broker, document)["changed"]
     assert (changed["before"], changed["after"]) == ({"password": "***"}, {"password": "***"})
+
+
+def test_a_restored_broker_logs_its_users_in(tmp_path: Path) -> None:
+    """Users of every origin, over HTTP and with every mechanism."""
+    leveret_only("the HTTP API")
+    environment = {"LEVERET_MANAGEMENT__ENABLED": "true"}
+    config = (
+        '[management]\nport = 0\n[users.declared]\npassword = "declared"\ntags = ["administrator"]\n'
+        'permissions."/" = { configure = ".*", write = ".*", read = ".*" }\n'
+    )
+    first = LeveretProcess(tmp_path / "first", config=config, environment=environment)
+    second = LeveretProcess(tmp_path / "second", config="[management]\nport = 0\n", environment=environment)
+    everything = {"/": {"configure": ".*", "write": ".*", "read": ".*"}}
+    with first.start(), second.start():
+        source, target = HttpBroker(first), HttpBroker(second)
+        for name, secret in (
+            ("clear", {"password": "clear"}),
+            ("rabbitmq", {"password_hash": rabbitmq_hash(b"rabbitmq")}),
+            ("replaced", {"password_hash": rabbitmq_hash(b"replaced")}),
+        ):
+            body = {"tags": "management", "permissions": everything, "limits": {"max-channels": 7}, **secret}
+            assert source("PUT", f"/users/{name}", body, user="declared").status == 201
+        assert source("GET", "/whoami", user="replaced").status == 200
+        assert source("PUT", "/cluster-name", {"name": "prod"}, user="declared").status == 204
+        exported = source.get("/definitions", user="declared")
+        assert {one["name"]: one["hashing_algorithm"][-8:] for one in exported["users"]} == {
+            "clear": "argon2id",
+            "declared": "argon2id",
+            "rabbitmq": "g_sha256",
+            "replaced": "argon2id",
+        }
+        assert target("POST", "/definitions", exported).status == 204
+        assert target("DELETE", "/users/guest").status == 204
+        again = target.get("/definitions", user="declared")
+        assert again == {**exported, "rabbitmq_version": again["rabbitmq_version"]}
+        # A user whose SCRAM keys no broker knows must log in by password first, before which SCRAM is not offered.
+        pika.BlockingConnection(pika.URLParameters(second.url(user="rabbitmq", password="rabbitmq"))).close()
+        for name in ("clear", "declared", "replaced", "rabbitmq"):
+            assert log_in_amqp091(second, "SCRAM-SHA-256", name, name) is not None
+            assert log_in_1_0(second, "SCRAM-SHA-512", name, name) is not None
+            assert log_in_amqp091(second, "SCRAM-SHA-256", name, "wrong") is None
+            assert target("GET", "/whoami", user=name).status == 200
+            assert target("GET", "/whoami", user=name, password="wrong").status == 401
+            pika.BlockingConnection(pika.URLParameters(second.url(user=name, password=name))).close()
+        for process in (first, second):
+            process.check_log()
+
+
+def test_an_object_that_is_written_back_stays_as_it_is(broker: HttpBroker) -> None:
+    """Tools read an object, change one key and write it."""
+    own = {"configure": "^a", "write": "^b", "read": "^c"}
+    body = {"password": "back", "tags": "management", "limits": {"max-connections": 5}, "permissions": {"/": own}}
+    assert broker("PUT", "/users/back", body).status == 201
+    vhost = {"description": "d", "tags": "a,b", "protected_from_deletion": True, "default_queue_type": "quorum"}
+    assert broker("PUT", "/vhosts/back", vhost).status == 201
+    assert broker("PUT", "/queues/back/q", {"durable": True, "arguments": {"x-max-length": 5}}).status == 201
+    assert broker("PUT", "/exchanges/back/x", {"type": "topic", "arguments": {"alternate-exchange": "y"}}).status == 201
+    assert broker("PUT", "/policies/back/p", {"pattern": "^q", "definition": {"max-length": 9}}).status == 201
+    before = broker.get("/definitions")
+    for path in (
+        "/users/back",
+        "/users/guest",
+        "/permissions/%2F/back",
+        "/vhosts/back",
+        "/queues/back/q",
+        "/exchanges/back/x",
+        "/policies/back/p",
+        "/cluster-name",
+    ):
+        read = broker.get(path)
+        assert broker("PUT", path, read).status == 204, path
+        written = broker.get(path)
+        for key in ("password_hash", "permissions", "limits", "tags", "metadata", "arguments", "definition", "name"):
+            assert written.get(key) == read.get(key), (path, key)
+    after = broker.get("/definitions")
+    after["global_parameters"] = [one for one in after["global_parameters"] if one["name"] != "cluster_name"]
+    assert after == {**before, "global_parameters": after["global_parameters"]}
+    assert broker("PUT", "/users/back", {**broker.get("/users/back"), "tags": "monitoring"}).status == 204
+    assert broker.get("/whoami", user="back")["tags"] == ["monitoring"]
+    metadata = {"metadata": {"description": "e", "protected_from_deletion": False}}
+    assert broker("PUT", "/vhosts/back", metadata).status == 204
+    shown = broker.get("/vhosts/back")
+    assert (shown["description"], shown["metadata"]["protected_from_deletion"], shown["tags"]) == ("e", False, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"permissions": {"none": {"configure": "", "write": "", "read": ""}}}, "vhost_or_user_not_found"),
+        ({"permissions": {"/": {"configure": "", "read": ""}}}, "invalid value of 'permissions'"),
+        ({"permissions": {"/": "x"}}, "invalid value of 'permissions'"),
+        ({"permissions": ["x"]}, "invalid value of 'permissions'"),
+        ({"permissions": {"/": {"configure": "(", "write": "", "read": ""}}}, "configure permission"),
+        ({"limits": {"max-queues": 7}}, "invalid value of 'limits'"),
+        ({"limits": {"max-channels": True}}, "invalid value of 'limits'"),
+        ({"limits": 7}, "invalid value of 'limits'"),
+    ],
+)
+def test_users_with_invalid_keys(broker: HttpBroker, body: dict[str, Any], reason: str) -> None:
+    reply = broker("PUT", "/users/invalid", {"password_hash": "", "tags": "", **body})
+    assert reply.status == 400
+    assert reason in reply.json["reason"]
+
+
+def test_misspelt_arguments_in_a_declaration(broker: HttpBroker) -> None:
+    for path, body in (
+        ("/queues/%2F/misspelt", {"durable": True, "arguments": {"x-max-lenght": 5, "x-own": 5}}),
+        ("/exchanges/%2F/misspelt", {"durable": True, "arguments": {"x-cache-sizes": 5}}),
+    ):
+        for status in (201, 204):
+            reply = broker("PUT", path, body)
+            assert reply.status == status
+            known = "x-max-length" if "queues" in path else "x-cache-size"
+            assert reply.headers["x-leveret-warning"].endswith(f"has no effect; did you mean '{known}'?")
+    assert "x-leveret-warning" not in broker("PUT", "/queues/%2F/right", {"arguments": {"x-max-length": 5}}).headers
+
+
+def test_the_name_of_the_cluster(broker: HttpBroker) -> None:
+    broker("DELETE", "/global-parameters/cluster_name")
+    node = broker.get("/overview")["node"]
+    assert broker.get("/cluster-name") == {"name": node}
+    assert broker("PUT", "/cluster-name", {"name": "prod"}).status == 204
+    assert broker.get("/global-parameters/cluster_name") == {"name": "cluster_name", "value": "prod"}
+    assert broker.get("/overview")["cluster_name"] == "prod"
+    found = broker.get("/definitions")
+    assert found["original_cluster_name"] == "prod"
+    assert {"name": "cluster_name", "value": "prod"} in found["global_parameters"]
+    connection = pika.BlockingConnection(pika.URLParameters(broker.process.url()))
+    assert connection._impl.server_properties["cluster_name"] == "prod"
+    connection.close()
+    for invalid in (7, "", "x" * 256):
+        assert "invalid cluster name" in broker("PUT", "/cluster-name", {"name": invalid}).json["reason"]
+        assert broker("PUT", "/global-parameters/cluster_name", {"value": invalid}).status == 400
+    assert broker("DELETE", "/global-parameters/cluster_name").status == 204
+    assert broker.get("/cluster-name") == {"name": node}
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_definitions(tmp_path: Path, rabbit: tuple[RabbitProcess, HttpRabbit]) -
         ours = HttpBroker(process)
         reply = ours("POST", "/definitions", original)
         assert reply.status == 204, reply.content
-        copied = ours.get("/definitions")
+        copied = ours.get("/definitions?for=rabbitmq")
         assert shown_definitions(copied) == shown_definitions(original)
         report = ours("POST", "/definitions?dry_run=true", original).json
         assert report["added"] == report["changed"] == report["skipped"] == report["refused"] == []

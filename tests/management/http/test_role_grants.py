@@ -106,9 +106,15 @@ def test_a_user_operates_queues_that_match_and_views_others(api: HttpBroker, que
         assert "does not have the role 'operator' for 'invoices' in vhost '/'" in reply.json["reason"]
     move = {"to_queue": "invoices", "ids": [1]}
     assert api("POST", "/leveret/queues/%2F/orders.a/messages/move", move, user=user).status == 401
-    assert api.get("/leveret/role/%2F/orders.a", user=user) == {"restricted": True, "role": "operator"}
-    assert api.get("/leveret/role/%2F/invoices", user=user) == {"restricted": True, "role": "viewer"}
-    assert api.get("/leveret/role/%2F/invoices") == {"restricted": False, "role": None}
+    assert api.get("/leveret/role/%2F/orders.a", user=user) == {"restricted": True, "role": "operator", "permissions": []}
+    assert api.get("/leveret/role/%2F/invoices", user=user) == {"restricted": True, "role": "viewer", "permissions": []}
+    assert api.get("/leveret/role/%2F/invoices") == {
+        "restricted": False,
+        "role": None,
+        "permissions": ["configure", "write", "read"],
+    }
+    assert api.get("/leveret/role/%2F/mine", user="manager")["permissions"] == ["configure", "write", "read"]
+    assert api.get("/leveret/role/%2F/yours", user="manager")["permissions"] == []
 
 
 def test_changes_by_pattern_leave_out_queues_without_the_role(api: HttpBroker, queues: None, user: str) -> None:

@@ -101,12 +101,14 @@ class Reader(CommitWaiter):
             self.next += 1
             delivered += 1
             settlement.acquire(entry, consumer)
+            left = False
             try:
                 consumer.deliver(entry)
             except Undelivered:
-                break  # it has left; the batch is read again
-            finally:
-                settlement.forget_holder(entry)
+                left = True  # the batch is read again
+            settlement.forget_holder(entry)
+            if left:
+                break
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer, True)
                 if queue.broker.work - begun > STEP_WORK:

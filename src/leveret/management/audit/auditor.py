@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from leveret.management.audit.log import AuditLog
 from leveret.management.audit.records import AuditRecord, bounded
-from leveret.management.audit.subjects import SUBJECTS, Subject, shown
+from leveret.management.audit.subjects import CREDENTIAL, SUBJECTS, Subject, shown
 from leveret.management.operations.operation import Auditor, Change, Context, VhostContext
 from leveret.management.structs import Request
-
-# Fields of requests that set a password.
-_PASSWORDS: Final = ("password", "password_hash")
 
 
 class RecordedChange(Change):
@@ -31,19 +28,21 @@ class RecordedChange(Change):
         self._context = context
         self._request = request
         self._before = subject.state(context, request) if subject.state is not None else None
+        self._credential = _taken_credential(self._before)
 
     def done(self, result: object = None) -> None:
         subject, context, request = self._subject, self._context, self._request
-        password = any(getattr(request, name, None) for name in _PASSWORDS)
+        credential = ""
         after: object
         if subject.state is None:
             after = shown(request, result)
         else:
             after = subject.state(context, request)
-            if after == self._before and not password:
+            credential = _taken_credential(after)
+            if after == self._before and credential == self._credential:
                 return
         shown_after = bounded(after)
-        if password and isinstance(shown_after, dict):
+        if credential not in ("", self._credential) and isinstance(shown_after, dict):
             shown_after["new_password"] = True
         self._log.add(
             AuditRecord(
@@ -58,6 +57,11 @@ class RecordedChange(Change):
                 after=shown_after,
             )
         )
+
+
+def _taken_credential(state: object) -> str:
+    """Remove the identifier of a password from the state of a user, and return it; "" for none."""
+    return str(state.pop(CREDENTIAL, "")) if isinstance(state, dict) else ""
 
 
 class LoggingAuditor(Auditor):

@@ -22,7 +22,11 @@ from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_O
 from leveret.management.structs import Arguments
 
 # Fields of requests that name the object, or have the content of a message.
-_NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "messages", "password", "password_hash"))
+_NOT_SHOWN: Final = frozenset(
+    ("vhost", "name", "queue", "payload", "properties", "messages", "password", "password_hash", "scram_keys")
+)
+# The key of the identifier of a password in the state of a user, which records do not show.
+CREDENTIAL: Final = "credential"
 # Maximum number of bindings in the record of a deleted queue or exchange, and their bytes as JSON.
 MAX_BINDINGS: Final = 100
 MAX_BINDINGS_SIZE: Final = 32 << 10
@@ -314,6 +318,7 @@ def _user(context: Context, request: _Named) -> object:
         "tags": list(user.tags),
         "limits": msgspec.structs.asdict(user.limits),
         "logs_in_by_password": context.users.has_password(user),
+        CREDENTIAL: context.users.credential(request.name),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -20,7 +21,8 @@ class Call:
     arguments: Row
 
 
-Conversation: TypeAlias = Generator[Call, Any, T]
+# None instead of a call is a point at which an event loop may do something else.
+Conversation: TypeAlias = Generator[Call | None, Any, T]
 
 
 def conduct(conversation: Conversation[T], call: Callable[[str, Row], object]) -> T:
@@ -32,7 +34,7 @@ def conduct(conversation: Conversation[T], call: Callable[[str, Row], object]) -
         except StopIteration as end:
             value: T = end.value
             return value
-        result = call(wanted.name, wanted.arguments)
+        result = None if wanted is None else call(wanted.name, wanted.arguments)
 
 
 async def conduct_async(conversation: Conversation[T], call: Callable[[str, Row], Awaitable[object]]) -> T:
@@ -44,4 +46,6 @@ async def conduct_async(conversation: Conversation[T], call: Callable[[str, Row]
         except StopIteration as end:
             value: T = end.value
             return value
-        result = await call(wanted.name, wanted.arguments)
+        if wanted is None:
+            await asyncio.sleep(0)
+        result = None if wanted is None else await call(wanted.name, wanted.arguments)

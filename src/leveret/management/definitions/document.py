@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from leveret.management.definitions.conversation import Row
-from leveret.management.definitions.sections import SECTIONS
+from leveret.management.definitions.sections import PERMISSIONS, SECTIONS, USERS
 
 CLUSTER: Final = "cluster"
 SINGLE_VHOST: Final = "single_virtual_host"
@@ -26,14 +26,14 @@ class Origin:
     Attributes:
         rabbitmq_version: The RabbitMQ version to report.
         product_version: Leveret's version.
-        cluster_name: The name of the broker.
+        node: The name of the node, which is that of the cluster unless it has another one.
     """
 
     rabbitmq_version: str
     product_version: str
-    cluster_name: str
+    node: str
 
-    def head(self, vhost: str | None) -> Row:
+    def head(self, vhost: str | None, cluster_name: str) -> Row:
         """Return the keys before the sections."""
         versions = {
             "rabbit_version": self.rabbitmq_version,
@@ -51,8 +51,8 @@ class Origin:
         return {
             **versions,
             "rabbitmq_definition_format": CLUSTER,
-            "original_cluster_name": self.cluster_name,
-            "explanation": f"Definitions of cluster '{self.cluster_name}'",
+            "original_cluster_name": cluster_name,
+            "explanation": f"Definitions of cluster '{cluster_name}'",
         }
 
 
@@ -95,7 +95,19 @@ def read_document(content: bytes, vhost: str | None) -> Document:
         if not isinstance(items, list):
             raise InvalidDocument(f"'{section.name}' is {_kind(items)}; expected a list")
         sections[section.name] = items
+    granted = [permission for user in sections.get(USERS.name, []) for permission in _permissions_of(user)]
+    if granted:
+        sections[PERMISSIONS.name] = granted + sections.get(PERMISSIONS.name, [])
     return Document(sections)
+
+
+def _permissions_of(user: object) -> list[object]:
+    """Return the permissions that an object of a user has by vhost, as objects of their section."""
+    found = value_of(user, "permissions")
+    return [
+        {**permission, "user": value_of(user, "name"), "vhost": vhost} if isinstance(permission, dict) else permission
+        for vhost, permission in (found.items() if isinstance(found, dict) else ())
+    ]
 
 
 def value_of(item: object, key: str) -> Any:

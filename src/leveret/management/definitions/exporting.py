@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from leveret.broker.parameters import CLUSTER_NAME
 from leveret.management.definitions.conversation import Call, Conversation, Row
 from leveret.management.definitions.document import Origin
 from leveret.management.definitions.sections import (
@@ -18,6 +19,7 @@ from leveret.management.definitions.sections import (
     Entry,
     Key,
 )
+from leveret.security.passwords import ARGON2ID
 
 # The password of the default user, which every broker without users has.
 _DEFAULT_PASSWORD: Final = "guest"
@@ -33,17 +35,28 @@ class Export:
 
     Attributes:
         document: The contents of the file.
-        omitted_hashes: The users whose password hash the file does not have, because it is not in RabbitMQ's format.
+        without_passwords: The users whose password hash the file does not have, because RabbitMQ does not know argon2id.
     """
 
     document: Row
-    omitted_hashes: list[str]
+    without_passwords: list[str]
 
 
-def export(origin: Origin, vhost: str | None = None) -> Conversation[Export]:
-    """Export the definitions of a vhost, or of the broker as a whole, sorted. Raises `NoSuchVhost`."""
-    document = origin.head(vhost)
-    omitted: list[str] = []
+def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = False) -> Conversation[Export]:
+    """Export the definitions of a vhost, or of the broker as a whole, sorted.
+
+    Args:
+        origin: The broker.
+        vhost: The vhost; None for all.
+        for_rabbitmq: Whether RabbitMQ imports the file, which refuses other password hashes than its own.
+
+    Raises:
+        NoSuchVhost: The vhost does not exist.
+    """
+    named: list[Row] = yield Call("global_parameters.list", {"prefix": CLUSTER_NAME})
+    names = [row["value"] for row in named if row["name"] == CLUSTER_NAME]
+    document = origin.head(vhost, names[0] if names else origin.node)
+    without_passwords: list[str] = []
     exported: dict[str, set[Key]] = {}
     if vhost is not None:
         document |= yield from _properties(vhost)
@@ -51,17 +64,18 @@ def export(origin: Origin, vhost: str | None = None) -> Conversation[Export]:
         if vhost is not None and not section.in_vhost_file:
             continue
         rows: list[Row] = yield Call(section.list_call, section.list_arguments(vhost))
-        if section is USERS:
+        if section is USERS and for_rabbitmq:
             yield from _add_default_hash(rows)
-            omitted = [row["name"] for row in rows if section.existing(row).has_unknown_hash]
         entries = [section.entry_of(row) for row in rows if section.is_exported(row)]
-        if section is BINDINGS:
+        if section is USERS and for_rabbitmq:
+            without_passwords = _remove_hashes(entries)
+        elif section is BINDINGS:
             entries = [entry for entry in entries if _has_destination(entry, exported)]
         elif section in (QUEUES, EXCHANGES):
             exported[section.name] = {section.key(entry) for entry in entries}
         entries.sort(key=section.key)
         document[section.name] = entries if vhost is None else [_without_vhost(entry) for entry in entries]
-    return Export(document, omitted)
+    return Export(document, without_passwords)
 
 
 def _add_default_hash(rows: list[Row]) -> Conversation[None]:
@@ -69,6 +83,17 @@ def _add_default_hash(rows: list[Row]) -> Conversation[None]:
     for row in rows:
         if row["source"] == "default":
             row |= yield Call("users.hash_password", {"password": _DEFAULT_PASSWORD})
+
+
+def _remove_hashes(entries: list[Entry]) -> list[str]:
+    """Remove what RabbitMQ does not know from users, and return the names of those without a password hash."""
+    removed = []
+    for entry in entries:
+        entry.pop("scram_keys", None)
+        if entry["hashing_algorithm"] == ARGON2ID:
+            del entry["password_hash"], entry["hashing_algorithm"]
+            removed.append(entry["name"])
+    return removed
 
 
 def _has_destination(binding: Entry, exported: dict[str, set[Key]]) -> bool:

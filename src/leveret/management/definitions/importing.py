@@ -30,10 +30,13 @@ from leveret.management.definitions.sections import (
 )
 from leveret.management.redaction import without_secrets
 
-# Maximum number of changes, and of bytes as JSON, in a batch. The control socket takes requests of up to 1 MiB.
-MAX_CHANGES: Final = 100
+# Maximum number of changes, and of bytes as JSON, in a batch. Each waits for a commit. The control socket takes requests of
+# up to 1 MiB.
+MAX_CHANGES: Final = 1000
 MAX_BATCH_SIZE: Final = 256 << 10
 MAX_CHANGE_SIZE: Final = 960 << 10
+# The objects that are compared in one turn of an event loop.
+_COMPARED: Final = 100
 _HIDDEN: Final = "***"
 _DEFAULT: Final = "default"
 
@@ -125,6 +128,8 @@ class _Import:
                 if change is not None:
                     yield from self._add(change)
                 self._done += 1
+                if self._done % _COMPARED == 0:
+                    yield None
         yield from self._send()
         return self._report
 

@@ -28,14 +28,17 @@ class User(Item, kw_only=True):
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str | None = None
+    scram_keys: list[str] | None = None
     tags: list[str] | str | None = None
     limits: Table | None = None
+    permissions: dict[str, Any] | None = None
 
 
 class VhostMetadata(Item, kw_only=True):
     description: str | None = None
     tags: list[str] | str | None = None
     default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
 
 
 class Vhost(VhostMetadata, kw_only=True):
@@ -44,6 +47,11 @@ class Vhost(VhostMetadata, kw_only=True):
     name: str
     metadata: VhostMetadata | None = None
     tracing: bool | None = None
+    strict: bool | None = None
+    qos_global: str | None = None
+    consumer_timeout: float | None = None
+    max_queues: int | None = None
+    max_connections: int | None = None
 
 
 class Permission(InVhost, kw_only=True):

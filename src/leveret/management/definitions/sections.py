@@ -15,13 +15,13 @@ import msgspec
 
 from leveret.management.definitions import items
 from leveret.management.definitions.conversation import Call, Row
+from leveret.security.passwords import ARGON2ID, RABBITMQ_SHA256
 from leveret.security.tags import parse_tags
 
 Entry: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, ...]
 ItemT = TypeVar("ItemT", bound=items.Item)
 
-SHA256: Final = "rabbit_password_hashing_sha256"
 CLASSIC: Final = "classic"
 QUEUE_TYPE: Final = "x-queue-type"
 RESERVED: Final = "amq."
@@ -31,8 +31,11 @@ _INTERNAL: Final = "internal"
 _USER_LIMITS: Final = {"max-connections": "max_connections", "max-channels": "max_channels"}
 # Whether the messages of a vhost are traced.
 _TRACING: Final = "tracing"
+# Properties of a vhost that RabbitMQ has, too, and settings that it does not have, with their defaults.
+_METADATA: Final = ("description", "tags", "default_queue_type", "protected_from_deletion")
+_SETTINGS: Final = {"strict": False, "qos_global": None, "consumer_timeout": 0, "max_queues": 0, "max_connections": 0}
 # Keys of users that reports do not show.
-SECRETS: Final = ("password", "password_hash", "hashing_algorithm")
+SECRETS: Final = ("password", "password_hash", "hashing_algorithm", "scram_keys")
 # Default queue types that stand for that of the broker.
 _UNDEFINED: Final = (None, "", "undefined")
 
@@ -52,12 +55,10 @@ class Existing:
     Attributes:
         entry: The object in the form of the file.
         source: The origin of a user, its permissions, or a vhost: `config`, `default` or `metadata`.
-        has_unknown_hash: Whether it is a user with a password hash that is not in RabbitMQ's format.
     """
 
     entry: Entry
     source: str = "metadata"
-    has_unknown_hash: bool = False
 
 
 @dataclass(slots=True)
@@ -202,42 +203,42 @@ class Users(Section[items.User]):
         return {"hashes": True}
 
     def entry_of(self, row: Row) -> Entry:
-        """Return the entry of a user, without the hash if it is not in RabbitMQ's format."""
-        entry: Entry = {"name": row["name"]}
-        if row["password_hash"] or not row["has_password"]:
-            entry["password_hash"] = row["password_hash"]
-            entry["hashing_algorithm"] = row["hashing_algorithm"] or SHA256
+        entry: Entry = {
+            "name": row["name"],
+            "password_hash": row["password_hash"],
+            "hashing_algorithm": row["hashing_algorithm"] or RABBITMQ_SHA256,
+        }
+        if row["scram_keys"] is not None:
+            entry["scram_keys"] = row["scram_keys"]
         entry["tags"] = row["tags"]
         # A negative setting allows none.
         limits = {name: max(row[field], 0) for name, field in _USER_LIMITS.items() if row[field]}
         return {**entry, "limits": limits}
 
-    def existing(self, row: Row) -> Existing:
-        return Existing(self.entry_of(row), row["source"], row["has_password"] and not row["password_hash"])
-
     def entry_of_item(self, item: items.User) -> Entry:
         if item.password is not None and item.password_hash:
             raise Refused("expected either 'password' or 'password_hash', received both")
         entry = _given(item)
+        entry.pop("permissions", None)  # which `read_document` has moved to their section
         entry["tags"] = list(parse_tags(item.tags or ()))
         limits = _table(item.limits, "limits")
         for name, limit in limits.items():
             if name not in _USER_LIMITS or not isinstance(limit, int) or isinstance(limit, bool):
                 raise Refused(f"invalid limit '{name}'; expected {' or '.join(_USER_LIMITS)} with an integer")
         entry["limits"] = {name: limit for name, limit in limits.items() if limit >= 0}
-        if item.password_hash is None:
-            entry.pop("hashing_algorithm", None)
-        elif item.password_hash == "" and item.password is None:
-            entry["hashing_algorithm"] = SHA256
+        if item.password is not None or item.password_hash is None:
+            for name in ("password_hash", "hashing_algorithm", "scram_keys"):
+                entry.pop(name, None)
+        elif item.password_hash == "":
+            entry["hashing_algorithm"] = RABBITMQ_SHA256
+            entry.pop("scram_keys", None)
         else:
-            entry["hashing_algorithm"] = item.hashing_algorithm or SHA256
-        if item.password is not None:
-            entry.pop("password_hash", None)
-            entry.pop("hashing_algorithm", None)
+            default = ARGON2ID if item.password_hash.startswith("$argon2id$") else RABBITMQ_SHA256
+            entry["hashing_algorithm"] = item.hashing_algorithm or default
         return entry
 
     def prepared(self, entry: Entry, existing: Existing | None, known: Known) -> Entry:
-        keeps_password = known.keep_passwords and existing is not None and existing.has_unknown_hash
+        keeps_password = known.keep_passwords and existing is not None and existing.entry["hashing_algorithm"] == ARGON2ID
         prepared = {name: value for name, value in entry.items() if not keeps_password or name not in SECRETS}
         if existing is not None:  # limits that the file does not have stay
             prepared["limits"] = {**existing.entry["limits"], **entry["limits"]}
@@ -253,6 +254,7 @@ class Users(Section[items.User]):
         given: Row = {name: entry[name] for name in SECRETS if name in entry}
         if given.get("password_hash") == "":
             del given["hashing_algorithm"]
+            given.pop("scram_keys", None)
         found = {"name": entry["name"], "tags": entry["tags"]}
         if existing is None or given:
             calls = [Call("users.set", {**found, **given})]
@@ -277,12 +279,14 @@ class Vhosts(Section[items.Vhost]):
     in_vhost_file = False
 
     def entry_of(self, row: Row) -> Entry:
-        metadata = {name: row[name] for name in ("description", "tags", "default_queue_type")}
-        return {"name": row["name"], **metadata, "metadata": metadata}
+        metadata = {name: row[name] for name in _METADATA}
+        settings = {name: row[name] for name, default in _SETTINGS.items() if row[name] != default}
+        return {"name": row["name"], **metadata, **settings, "metadata": metadata}
 
     def existing(self, row: Row) -> Existing:
         """Return a vhost with its tracing, which imports switch but exports omit."""
-        return Existing({**self.entry_of(row), _TRACING: row[_TRACING]}, row["source"])
+        settings = {name: row[name] for name in _SETTINGS}
+        return Existing({**self.entry_of(row), **settings, _TRACING: row[_TRACING]}, row["source"])
 
     def entry_of_item(self, item: items.Vhost) -> Entry:
         inner = item.metadata or items.VhostMetadata()
@@ -296,8 +300,12 @@ class Vhosts(Section[items.Vhost]):
         queue_type = inner.default_queue_type if item.default_queue_type is None else item.default_queue_type
         if queue_type not in _UNDEFINED:
             entry["default_queue_type"] = queue_type
-        if item.tracing is not None:
-            entry[_TRACING] = item.tracing
+        protected = inner.protected_from_deletion if item.protected_from_deletion is None else item.protected_from_deletion
+        if protected is not None:
+            entry["protected_from_deletion"] = protected
+        for name in (*_SETTINGS, _TRACING):
+            if (value := getattr(item, name)) is not None:
+                entry[name] = value
         return entry
 
     def comparable(self, entry: Entry) -> Entry:
@@ -538,6 +546,7 @@ class Bindings(Section[items.Binding]):
 
 USERS: Final = Users()
 VHOSTS: Final = Vhosts()
+PERMISSIONS: Final = Permissions()
 EXCHANGES: Final = Exchanges()
 QUEUES: Final = Queues()
 BINDINGS: Final = Bindings()
@@ -545,7 +554,7 @@ BINDINGS: Final = Bindings()
 SECTIONS: Final[tuple[Section[Any], ...]] = (
     USERS,
     VHOSTS,
-    Permissions(),
+    PERMISSIONS,
     EXCHANGES,
     TopicPermissions(),
     GlobalParameters(),

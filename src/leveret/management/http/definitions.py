@@ -26,7 +26,10 @@ _REDIRECT: Final = re.compile(r"(?:(?:\.\./)*|/)(?:[A-Za-z0-9#_.~-][A-Za-z0-9#_.
 
 
 async def download(request: Request) -> Answer:
-    """Return the definitions of the broker, or of the vhost in the path. `download` names the file to save them in."""
+    """Return the definitions of the broker, or of the vhost in the path. `download` names the file to save them in.
+
+    With `for=rabbitmq`, RabbitMQ can import them: they have no password hashes of argon2id.
+    """
     settings = request.settings
     headers: list[tuple[str, str]] = []
     name = request.query.get("download")
@@ -36,18 +39,26 @@ async def download(request: Request) -> Answer:
         headers.append(("content-disposition", f"attachment; filename={name}"))
     origin = Origin(settings.rabbitmq_version, settings.version, settings.node)
     try:
-        exported = await conduct_async(export(origin, request.path.get("vhost")), request.control.call)
+        exporting = export(origin, request.path.get("vhost"), for_rabbitmq=_is_for_rabbitmq(request))
+        exported = await conduct_async(exporting, request.control.call)
     except NoSuchVhost:
         raise bad_request(_NO_VHOST) from None
-    omitted = exported.omitted_hashes
+    omitted = exported.without_passwords
     if omitted:
         headers.append(("x-leveret-omitted-hashes", str(len(omitted))))
         logger.warning(
-            "definitions exported without the password hashes of %d users, which are not in RabbitMQ's format: %s",
+            "definitions exported for RabbitMQ without the password hashes of %d users, who need a new password there: %s",
             len(omitted),
             ", ".join(omitted[:_MAX_LOGGED]) + (", ..." if len(omitted) > _MAX_LOGGED else ""),
         )
     return Answer(body=exported.document, headers=tuple(headers))
+
+
+def _is_for_rabbitmq(request: Request) -> bool:
+    target = request.query.get("for", "")
+    if target not in ("", "rabbitmq"):
+        raise bad_request("invalid value of 'for'; expected rabbitmq")
+    return target == "rabbitmq"
 
 
 async def upload(request: Request) -> Answer:

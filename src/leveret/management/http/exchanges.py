@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from leveret.broker.arguments import EXCHANGE_ARGUMENTS
 from leveret.management.http.control import Row
 from leveret.management.http.lists import Source, columns_of, select_from, value_at
 from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import EXCHANGE_STATISTICS, CachedExchange
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
+from leveret.management.http.request import NO_CONTENT, Answer, Request, declared, exchange_of
 from leveret.management.http.statistics import deduplication, message_stats
 
 _STATS: Final = ("publish_in", "publish_out")
@@ -100,7 +101,7 @@ async def declare(request: Request) -> Answer:
             "arguments": request.arguments(),
         },
     )
-    return CREATED if existing is None else NO_CONTENT
+    return declared(existing is None, EXCHANGE_ARGUMENTS, request.arguments())
 
 
 async def delete(request: Request) -> Answer:

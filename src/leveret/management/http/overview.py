@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from leveret.broker.parameters import CLUSTER_NAME
 from leveret.management.http.cache import disk_free, open_files
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
@@ -174,7 +175,7 @@ async def overview(request: Request) -> Answer:
     churn = Rates([cache.node], CHURN_STATISTICS, cache.tick, request.windows)
     body: Row = {
         "churn_rates": with_rates(cache.node.churn, churn),
-        "cluster_name": settings.node,
+        "cluster_name": await _cluster_name(request),
         "cluster_tags": {},
         "default_queue_type": "classic",
         "disable_stats": request.asks_for("disable_stats"),
@@ -412,12 +413,17 @@ async def list_providers(request: Request) -> Answer:
 
 
 async def cluster_name(request: Request) -> Answer:
-    return Answer(body={"name": request.settings.node})
+    return Answer(body={"name": await _cluster_name(request)})
 
 
 async def set_cluster_name(request: Request) -> Answer:
-    """Refuse to rename the cluster, except to its name."""
+    """Set the name of the cluster, which is a global parameter."""
     (name,) = request.required("name")
-    if name != request.settings.node:
-        raise bad_request(f"the cluster name is always '{request.settings.node}'")
+    await request.change("global_parameters.set", {"name": CLUSTER_NAME, "value": name})
     return NO_CONTENT
+
+
+async def _cluster_name(request: Request) -> str:
+    """Return the name of the cluster: that of the node unless it has been set."""
+    found = await request.control.call("global_parameters.list", {"prefix": CLUSTER_NAME})
+    return next((item["value"] for item in found if item["name"] == CLUSTER_NAME), request.settings.node)

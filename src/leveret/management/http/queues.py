@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
@@ -14,7 +15,7 @@ from leveret.management.http.history_store import Subject
 from leveret.management.http.lists import RowStream, Source, choose, columns_of, show_chosen, value_at
 from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue, idle_since, ready_bytes_of, ready_of, unacked_of
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.request import NO_CONTENT, Answer, Request, declared
 from leveret.management.http.samples import OlderSamples
 from leveret.management.http.statistics import GARBAGE_COLLECTION, deduplication, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
@@ -349,7 +350,7 @@ async def declare(request: Request) -> Answer:
             "arguments": request.arguments(),
         },
     )
-    return CREATED if existing is None else NO_CONTENT
+    return declared(existing is None, QUEUE_ARGUMENTS, request.arguments())
 
 
 async def delete(request: Request) -> Answer:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from leveret.broker.arguments import misspelt_arguments
 from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
@@ -67,6 +68,15 @@ class BrokenUpload(Exception):
 
 NO_CONTENT: Final = Answer(204)
 CREATED: Final = Answer(201)
+_WARNING: Final = "x-leveret-warning"
+# Maximum number of warnings in an answer.
+_MAX_WARNINGS: Final = 10
+
+
+def declared(is_new: bool, known: Iterable[str], arguments: Iterable[str]) -> Answer:
+    """Return the answer to a declaration, with a header for each argument that is probably misspelt."""
+    headers = tuple((_WARNING, warning) for warning in misspelt_arguments(known, arguments)[:_MAX_WARNINGS])
+    return Answer(201 if is_new else 204, headers=headers)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,9 @@ async def delete(request: Request) -> Answer:
 
 
 async def show_own(request: Request) -> Answer:
-    """Return the role of the user of the request for a queue or exchange, which need not exist."""
+    """Return the role of the user of the request for a queue or exchange, which need not exist, and the permissions."""
     grants = request.identity.grants
     role = grants.role_for(request.vhost, request.name)
-    return Answer(body={"restricted": bool(grants), "role": role})
+    address = {"vhost": request.vhost, "name": request.name}
+    permitted = await request.control.call("permissions.show_own", address, user=request.identity.name)
+    return Answer(body={"restricted": bool(grants), "role": role, **permitted})

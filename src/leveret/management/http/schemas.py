@@ -156,16 +156,21 @@ class RolesToSet(Body):
 
 
 class OwnRole(Answer):
-    """The highest role of the user for a queue or exchange. `restricted` is false for a user without roles."""
+    """The highest role of the user for a queue or exchange, and those of `configure`, `write` and `read` that the user has.
+
+    `restricted` is false for a user without roles.
+    """
 
     restricted: bool
     role: str | None
+    permissions: list[str]
 
 
 class SessionUser(Whoami):
-    """The user of a session, with the roles."""
+    """The user of a session, with the roles, and the vhosts that the user may use."""
 
     grants: list[Role]
+    vhosts: list[str]
 
 
 class Session(Answer):
@@ -221,13 +226,21 @@ class Auth(Answer):
 
 
 class User(Answer):
-    """A user. The hash is empty unless it has RabbitMQ's format."""
+    """A user. The hash is empty if the user has no password."""
 
     name: str
     password_hash: str
     hashing_algorithm: str
     tags: list[str]
     limits: dict[str, int]
+
+
+class PermissionBody(Body):
+    """Regular expressions over the names that the user may configure, write and read."""
+
+    configure: str
+    write: str
+    read: str
 
 
 class UserBody(Body):
@@ -237,6 +250,8 @@ class UserBody(Body):
     password_hash: str | UnsetType = UNSET
     hashing_algorithm: str | UnsetType = UNSET
     tags: str | list[str] | UnsetType = UNSET
+    limits: dict[str, int] | UnsetType = UNSET
+    permissions: dict[str, PermissionBody] | UnsetType = UNSET
 
 
 class UserNames(Body):
@@ -262,14 +277,6 @@ class Permission(Answer):
 
     user: str
     vhost: str
-    configure: str
-    write: str
-    read: str
-
-
-class PermissionBody(Body):
-    """Regular expressions over the names that the user may configure, write and read."""
-
     configure: str
     write: str
     read: str
@@ -340,6 +347,7 @@ class VhostBody(Body):
     default_queue_type: str | UnsetType = UNSET
     protected_from_deletion: bool | UnsetType = UNSET
     tracing: bool | UnsetType = UNSET
+    metadata: dict[str, Json] | UnsetType = UNSET
 
 
 class Policy(Answer):

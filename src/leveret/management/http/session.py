@@ -110,4 +110,4 @@ async def end_any_session(request: Request) -> Answer:
 
 def _described(identity: Identity) -> dict[str, object]:
     grants = [msgspec.structs.asdict(grant) for grant in identity.grants.listed]
-    return {"name": identity.name, "tags": sorted(identity.tags), "grants": grants}
+    return {"name": identity.name, "tags": sorted(identity.tags), "grants": grants, "vhosts": sorted(identity.vhosts)}

@@ -11,12 +11,13 @@ from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.security.tags import ADMINISTRATOR
 
 _SHA256: Final = "rabbit_password_hashing_sha256"
+_PERMISSIONS: Final = ("configure", "write", "read")
 # The tag of users that the API does not delete.
 _PROTECTED: Final = "protected"
 
 
 def user_row(item: Row) -> Row:
-    """Return a user. The hash is empty unless it has RabbitMQ's format."""
+    """Return a user. The hash is empty if the user has no password."""
     limits = {
         name: max(value, 0)  # a negative setting allows none
         for name, value in (("max-connections", item["max_connections"]), ("max-channels", item["max_channels"]))
@@ -59,8 +60,8 @@ async def show(request: Request) -> Answer:
 async def put(request: Request) -> Answer:
     """Add a user, or replace the password and the tags. `tags` is required.
 
-    The password is `password`, or `password_hash` in RabbitMQ's format. A user without either, or with an empty hash,
-    cannot log in by password.
+    The password is `password`, or `password_hash` of the algorithm `hashing_algorithm`. A user without either, or with an
+    empty hash, cannot log in by password. The keys of `limits` and `permissions` are set, and the others stay.
     """
     body = request.body()
     if body.get("tags") is not None:
@@ -69,7 +70,10 @@ async def put(request: Request) -> Answer:
         tags = [ADMINISTRATOR] if request.flag("administrator") else []
     else:
         raise bad_request("tags_not_present")
-    change: Row = {"name": request.path["user"], "tags": tags}
+    user = request.path["user"]
+    change: Row = {"name": user, "tags": tags}
+    limits = _limits(body.get("limits"))
+    permissions = _permissions_of(body.get("permissions"))
     if body.get("password") is not None and body.get("password_hash") is not None:
         raise bad_request("both_password_and_password_hash_are_provided")
     if body.get("password") is not None:
@@ -79,6 +83,10 @@ async def put(request: Request) -> Answer:
         if body.get("hashing_algorithm") is not None:
             change["hashing_algorithm"] = request.text("hashing_algorithm")
     stored = await request.change_users("users.set", change)
+    for name, value in limits.items():
+        await request.change_users("user_limits.set", {"user": user, "name": name, "value": value})
+    for vhost, permission in permissions.items():
+        await _set(request, "permissions.set", {"vhost": vhost, **permission})
     return CREATED if stored["created"] else NO_CONTENT
 
 
@@ -87,6 +95,30 @@ def _tags(value: object) -> object:
     if isinstance(value, str) or (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
         return value
     raise bad_request("invalid value of 'tags'; expected a list of strings")
+
+
+def _limits(value: object) -> Row:
+    """Return the limits of a user. Raises `HttpError` (400)."""
+    if not value:  # RabbitMQ has written empty tables as empty lists
+        return {}
+    names = ("max-connections", "max-channels")
+    if isinstance(value, dict) and all(name in names and type(limit) is int for name, limit in value.items()):
+        return value
+    raise bad_request(f"invalid value of 'limits'; expected an object of integers with {' and '.join(names)}")
+
+
+def _permissions_of(value: object) -> dict[str, Row]:
+    """Return the permissions of a user by vhost. Raises `HttpError` (400)."""
+    if not value:
+        return {}
+    if isinstance(value, dict):
+        found = {vhost: permission for vhost, permission in value.items() if isinstance(permission, dict)}
+        wanted = {vhost: {name: one.get(name) for name in _PERMISSIONS} for vhost, one in found.items()}
+        if len(found) == len(value) and all(type(text) is str for one in wanted.values() for text in one.values()):
+            return wanted
+    raise bad_request(
+        "invalid value of 'permissions'; expected an object of vhosts, each an object with 'configure', 'write' and 'read'"
+    )
 
 
 async def delete(request: Request) -> Answer:
@@ -163,9 +195,9 @@ async def _check_vhost(request: Request) -> None:
 
 
 async def _set(request: Request, call: str, change: Row) -> None:
-    """Set permissions of the user and vhost in the path. Raises `HttpError` (400) if one of them does not exist."""
+    """Set permissions of the user in the path. Raises `HttpError` (400) if the user or the vhost does not exist."""
     try:
-        await request.change_users(call, {"user": request.path["user"], "vhost": request.vhost, **change})
+        await request.change_users(call, {"user": request.path["user"], **change})
     except BrokerRefused as refused:
         if refused.condition == "not-found":
             raise bad_request("vhost_or_user_not_found") from None
@@ -181,10 +213,10 @@ async def show_permission(request: Request) -> Answer:
 
 async def put_permission(request: Request) -> Answer:
     """Set the permissions of a user in a vhost: `configure`, `write` and `read`, all required."""
-    request.required("configure", "write", "read")
+    request.required(*_PERMISSIONS)
     existing = await _permissions(request, vhost=request.vhost, user=request.path["user"])
-    change = {name: request.text(name) for name in ("configure", "write", "read")}
-    await _set(request, "permissions.set", change)
+    change = {name: request.text(name) for name in _PERMISSIONS}
+    await _set(request, "permissions.set", {"vhost": request.vhost, **change})
     return NO_CONTENT if existing else CREATED
 
 
@@ -233,7 +265,7 @@ async def put_topic_permission(request: Request) -> Answer:
     request.required("exchange", "write", "read")
     existing = await _topic_permissions_in_path(request)
     change = {name: request.text(name) for name in ("exchange", "write", "read")}
-    await _set(request, "topic_permissions.set", change)
+    await _set(request, "topic_permissions.set", {"vhost": request.vhost, **change})
     return NO_CONTENT if existing else CREATED
 
 

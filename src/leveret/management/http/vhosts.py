@@ -14,7 +14,7 @@ from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
 
 # Keys of a vhost that operators set.
-_METADATA: Final = ("default_queue_type", "description", "tags")
+_METADATA: Final = ("default_queue_type", "description", "protected_from_deletion", "tags")
 # Default queue types that stand for the current one.
 _UNDEFINED: Final = (None, "", "undefined")
 
@@ -29,7 +29,6 @@ def vhost_row(item: Row, node: str, totals: dict[str, int], rates: Rates) -> Row
         **metadata,
         "metadata": metadata,
         "name": item["name"],
-        "protected_from_deletion": item["protected_from_deletion"],
         **with_rates({"recv_oct": totals["recv_oct"], "send_oct": totals["send_oct"]}, rates),
         "tracing": item["tracing"],
     }
@@ -82,6 +81,11 @@ async def put(request: Request) -> Answer:
 
 def _metadata(request: Request) -> Row:
     body = request.body()
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict):  # answers have the properties there, too
+        for name in _METADATA:
+            if body.get(name) is None:
+                body[name] = metadata.get(name)
     found: Row = {}
     if body.get("description") is not None:
         found["description"] = request.text("description")

@@ -36,7 +36,7 @@ from leveret.security.permissions import (
     check_permission,
     check_topic_permission,
 )
-from leveret.security.users import rabbitmq_secret
+from leveret.security.users import imported_secret
 
 logger = logging.getLogger("leveret.control")
 
@@ -80,7 +80,7 @@ def _check_vhost(context: Context, request: vhosts.Change) -> None:
 
 def _check_user(context: Context, request: users.Set) -> None:
     if request.password_hash is not None:
-        rabbitmq_secret(request.password_hash, request.hashing_algorithm)
+        imported_secret(request.password_hash, request.hashing_algorithm, request.scram_keys)
 
 
 def _check_permission(context: Context, request: permissions.Set) -> None:

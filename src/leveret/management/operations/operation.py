@@ -273,7 +273,7 @@ class Later(Generic[R]):
 
 # The result of an operation's function: a reply, a deferred reply, or the items of a list, with None for each object that
 # the request excludes. Lists are produced in parts.
-Result = Union[R, Later[R], Awaitable[R], Iterator[R], Iterator[R | None]]
+Result = Union[R, Later[R], Awaitable[R], Iterator[R], Iterator[R | None], Awaitable[Iterator[R]]]
 VhostResult = Union[R, Later[R]]
 
 

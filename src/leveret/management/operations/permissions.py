@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import Reply, Request
+from leveret.management.operations.operation import OWN, PERMISSIONS, Context, Operation, Operations
+from leveret.management.structs import NamedInVhost, Reply, Request
 from leveret.security.permissions import Permission, TopicPermission
 
 
@@ -36,6 +36,12 @@ class PermissionInfo(Reply, kw_only=True):
     write: str
     read: str
     source: str
+
+
+class Permitted(Reply, kw_only=True):
+    """Those of `configure`, `write` and `read` that a user has for an exchange or queue."""
+
+    permissions: list[str]
 
 
 class TopicSet(Of, kw_only=True):
@@ -92,6 +98,12 @@ def delete(context: Context, request: Of) -> None:
     context.users.set_permission(request.user, request.vhost, None)
 
 
+def show_own(context: Context, request: NamedInVhost) -> Permitted:
+    """Return the permissions of the caller for an exchange or queue, which need not exist."""
+    may = context.principal.may
+    return Permitted(permissions=[one for one in PERMISSIONS if may(request.vhost, one, request.name)])
+
+
 def list_topic_permissions(context: Context, request: List) -> Iterator[TopicPermissionInfo]:
     """List topic permissions."""
     for user in context.users.users():
@@ -127,6 +139,7 @@ OPERATIONS: Operations = {
     "permissions.list": Operation(list_permissions, List, PermissionInfo),
     "permissions.set": Operation(set_permission, Set, changes=True),
     "permissions.delete": Operation(delete, Of, changes=True),
+    "permissions.show_own": Operation(show_own, NamedInVhost, Permitted, OWN),
     "topic_permissions.list": Operation(list_topic_permissions, List, TopicPermissionInfo),
     "topic_permissions.set": Operation(set_topic_permission, TopicSet, changes=True),
     "topic_permissions.clear": Operation(clear_topic_permissions, TopicClear, changes=True),

@@ -11,29 +11,31 @@ from leveret.management.operations.connections import Closed, close_all
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
 from leveret.security.accounts import Account, UserAccount
-from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
+from leveret.security.passwords import ARGON2ID, RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
 from leveret.security.roles import Grant
+from leveret.security.scram import format_keys
 from leveret.security.tags import parse_tags, roles_of
 from leveret.security.users import (
-    DEFAULT_PASSWORD,
-    DEFAULT_USER,
     NO_PASSWORD,
     Secret,
     User,
     UserLimits,
-    rabbitmq_secret,
+    imported_secret,
 )
 
 
 class Password(Named, kw_only=True):
-    """Request with a password: as text, or as a hash in RabbitMQ's format. An empty hash stands for no password.
+    """Request with a password: as text, or as a hash. An empty hash stands for no password.
 
-    `hashing_algorithm` is RabbitMQ's name of the algorithm, by default that of SHA-256.
+    The hash is of argon2id, or in RabbitMQ's format. `hashing_algorithm` is the name of the algorithm, by default that of
+    argon2id or SHA-256, whichever the hash has the form of. `scram_keys` are the SCRAM keys that belong to a hash. The hash
+    that a user has leaves the keys as they are.
     """
 
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str | None = None
+    scram_keys: list[str] | None = None
 
 
 class Add(Password, kw_only=True):
@@ -74,7 +76,7 @@ class SetReply(Reply, kw_only=True):
 
 
 class List(Request, kw_only=True):
-    """Request for the list of users. `hashes` includes the password hashes in RabbitMQ's format."""
+    """Request for the list of users. `hashes` includes the password hashes and the SCRAM keys."""
 
     hashes: bool = False
 
@@ -131,9 +133,10 @@ class Authenticated(Reply, kw_only=True):
 
 
 class UserInfo(Reply, kw_only=True):
-    """A user. Its hash and the algorithm are empty unless the hash has RabbitMQ's format and the request asks for it.
+    """A user. Its hash, the algorithm and the SCRAM keys are empty unless the request asks for them.
 
-    `has_password` tells whether the user has a password in any form.
+    A password in clear text has a hash, too. `scram_keys` is null if the user has no keys yet, and empty if SCRAM does not
+    support the password. `has_password` tells whether the user has a password in any form.
     """
 
     name: str
@@ -145,8 +148,9 @@ class UserInfo(Reply, kw_only=True):
     scram: bool
     loopback_only: bool
     has_password: bool
-    password_hash: str
-    hashing_algorithm: str
+    password_hash: str = ""
+    hashing_algorithm: str = ""
+    scram_keys: list[str] | None = None
 
 
 async def _secret(context: Context, request: Password) -> Secret | None:
@@ -154,17 +158,17 @@ async def _secret(context: Context, request: Password) -> Secret | None:
     if request.password_hash is not None:
         if request.password is not None:
             raise PreconditionFailed("expected either 'password' or 'password_hash', received both")
-        return rabbitmq_secret(request.password_hash, request.hashing_algorithm)
-    if request.hashing_algorithm is not None:
-        raise PreconditionFailed("'hashing_algorithm' without 'password_hash'; a password is hashed with argon2id")
+        return imported_secret(request.password_hash, request.hashing_algorithm, request.scram_keys)
+    for name in ("hashing_algorithm", "scram_keys"):
+        if getattr(request, name) is not None:
+            raise PreconditionFailed(f"'{name}' without 'password_hash'; a password is hashed with argon2id")
     if request.password is None:
         return None
     return await context.managed.in_thread(partial(context.users.secret, request.name, request.password.encode()))
 
 
 def _describe(context: Context, user: User, hashes: bool) -> UserInfo:
-    is_shown = hashes and bool(user.hashing_algorithm)
-    return UserInfo(
+    info = UserInfo(
         name=user.name,
         tags=list(user.tags),
         source=context.users.source(user.name),
@@ -174,13 +178,19 @@ def _describe(context: Context, user: User, hashes: bool) -> UserInfo:
         scram=context.users.has_scram(user),
         loopback_only=user.name in context.users.loopback_users,
         has_password=context.users.has_password(user),
-        password_hash=user.password_hash if is_shown else "",
-        hashing_algorithm=user.hashing_algorithm if is_shown else "",
     )
+    if hashes:
+        secret = context.users.export(user)
+        info.password_hash = secret.password_hash
+        info.hashing_algorithm = secret.hashing_algorithm or (ARGON2ID if secret.password_hash else "")
+        info.scram_keys = None if secret.scram is None else format_keys(secret.scram)
+    return info
 
 
-def list_users(context: Context, request: List) -> Iterator[UserInfo]:
+async def list_users(context: Context, request: List) -> Iterator[UserInfo]:
     """List users."""
+    if request.hashes:
+        await context.managed.in_thread(context.users.hash_clear)
     return (_describe(context, user, request.hashes) for user in context.users.users())
 
 
@@ -222,7 +232,8 @@ async def keep_default(context: Context, request: Request) -> None:
     """Store the default user, if it exists, so that it remains when users are added. It becomes a user like any other."""
     users = context.users
     if users.has_default():
-        users.keep_default(await context.managed.in_thread(partial(users.secret, DEFAULT_USER, DEFAULT_PASSWORD)))
+        await context.managed.in_thread(users.hash_clear)
+        users.keep_default()
 
 
 def hash_password(context: Context, request: HashPassword) -> HashedPassword:

@@ -68,6 +68,8 @@ class VhostInfo(Reply, kw_only=True):
     default_queue_type: str
     protected_from_deletion: bool
     tracing: bool
+    qos_global: str | None
+    consumer_timeout: float
 
 
 def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None]:
@@ -95,6 +97,8 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
             default_queue_type=config.default_queue_type,
             protected_from_deletion=config.protected_from_deletion,
             tracing=vhost.firehose.on,
+            qos_global=config.qos_global,
+            consumer_timeout=config.consumer_timeout,
         )
 
 

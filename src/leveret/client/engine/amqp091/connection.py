@@ -41,6 +41,16 @@ from leveret.wire.amqp0.values import Arguments
 _RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
+# Names of the versions in protocol headers.
+_PROTOCOLS: Final = {
+    b"\0\0\x09\x01": "0-9-1",
+    b"\1\1\0\x09": "0-9",
+    b"\0\1\0\0": "1.0",
+    b"\2\1\0\0": "1.0 with TLS",
+    b"\3\1\0\0": "1.0 with SASL",
+}
+
+
 class ConnectionCore(BaseConnectionCore):
     """A connection of AMQP 0-9-1, and the base of the one for AMQP 0-9.
 
@@ -164,8 +174,8 @@ class ConnectionCore(BaseConnectionCore):
             if len(first) < 8:
                 return
             text = (
-                f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of {self.version.name}"
-                f" (it answered {first!r})"
+                f"the server refused AMQP {self.version.name} with the protocol header of AMQP"
+                f" {_PROTOCOLS.get(first[4:], f'{first[5]}-{first[6]}-{first[7]}')}"
             )
         else:
             text = (

@@ -10,6 +10,7 @@ import { ArgumentFields, argumentsIn, fieldsOf } from "./ui/arguments.js";
 import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
 import { VhostChoice } from "./ui/list.js";
+import { isAdministrator, mayUse, ownVhosts } from "./session.js";
 import { toast } from "./ui/parts.js";
 
 /** Leaves the page of an object that no longer exists for another one, unless the user has left it. */
@@ -19,12 +20,16 @@ function leave(parts, target, query) {
   }
 }
 
-const currentVhost = () => route.value.query.vhost || "/";
+/** Returns the vhost of the view, or one that the user may use. */
+function currentVhost() {
+  const vhost = route.value.query.vhost || "/";
+  return mayUse(vhost) || isAdministrator() ? vhost : (ownVhosts()[0] ?? vhost);
+}
 
 const VhostField = ({ state: [values, set] }) => html`
   <label class="field">
     <span>Vhost</span>
-    <${VhostChoice} required value=${values.vhost} onChange=${(name) => set("vhost", name)} />
+    <${VhostChoice} required own value=${values.vhost} onChange=${(name) => set("vhost", name)} />
   </label>
 `;
 
@@ -43,8 +48,8 @@ function DeclareQueue({ type }) {
       auto_delete: values.auto_delete,
       arguments: values.type === "classic" ? given : { "x-queue-type": values.type, ...given },
     };
-    await call("PUT", queuePath(values), body);
-    return `Declared queue '${values.name}'`;
+    const warning = await call("PUT", queuePath(values), body);
+    return `Declared queue '${values.name}'${warning ? `: ${warning}` : ""}`;
   }
   return html`
     <${ChangeForm} label="Declare queue" submit=${submit}>
@@ -293,8 +298,8 @@ function DeclareExchange() {
   async function submit() {
     const { vhost, name, type, durable, auto_delete, internal } = values;
     const body = { type, durable, auto_delete, internal, arguments: argumentsIn(values, EXCHANGE_ARGUMENTS, "Arguments") };
-    await call("PUT", path("exchanges", vhost, name), body);
-    return `Declared exchange '${name}'`;
+    const warning = await call("PUT", path("exchanges", vhost, name), body);
+    return `Declared exchange '${name}'${warning ? `: ${warning}` : ""}`;
   }
   return html`
     <${ChangeForm} label="Declare exchange" submit=${submit}>

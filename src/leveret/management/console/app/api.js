@@ -140,11 +140,11 @@ export async function send(method, target, { body, content, headers = {}, signal
   throw error;
 }
 
-/** Sends a request and returns the decoded answer, or null if it has no body. */
+/** Sends a request and returns the decoded body of an answer; the warning of one without a body, or null. */
 export async function call(method, target, body, options = {}) {
   const response = await send(method, target, { ...options, body });
   const text = await response.text();
-  return text ? JSON.parse(text) : null;
+  return text ? JSON.parse(text) : response.headers.get("x-leveret-warning");
 }
 
 export const get = (target, options) => call("GET", target, undefined, options);

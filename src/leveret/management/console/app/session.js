@@ -29,10 +29,23 @@ const grants = () => user.value?.grants ?? [];
 export const hasRoles = () => grants().length > 0;
 /** Whether a role is another one or includes it. */
 export const includesRole = (role, wanted) => ROLES.indexOf(role) >= ROLES.indexOf(wanted);
-/** Whether the user may have a role for some queue or exchange. */
-export const mayHaveRole = (wanted) => !hasRoles() || grants().some(({ role }) => includesRole(role, wanted));
-/** Whether the user may set policies in some vhost. */
-export const maySetPolicies = () => isPolicymaker() || grants().some(({ role, names }) => includesRole(role, "policymaker") && names === ".*");
+/** The vhosts in which the user has permissions or roles. */
+export const ownVhosts = () => user.value?.vhosts ?? [];
+export const mayUse = (vhost) => ownVhosts().includes(vhost);
+/** Whether the user may have a role for some queue or exchange, or permissions, to change it. */
+export const mayChangeSome = (wanted) => !isReadOnly() && ownVhosts().length > 0 && (!hasRoles() || grants().some(({ role }) => includesRole(role, wanted)));
+/** Whether the user may declare queues and exchanges in some vhost. */
+export const mayDeclare = () => mayChangeSome("administrator");
+/** Whether the user may change what is for administrators. */
+export const mayAdminister = () => isAdministrator() && !isReadOnly();
+/** Whether the user may change objects of a vhost that are for policymakers, or those of all vhosts (null). */
+export const mayChangeIn = (vhost) => isPolicymaker() && !isReadOnly() && (isAdministrator() || mayUse(vhost));
+/** Whether the user may set policies in a vhost, or in some vhost. */
+const hasPolicyRole = () => grants().some(({ role, names }) => includesRole(role, "policymaker") && names === ".*");
+export const maySetPoliciesIn = (vhost) => mayChangeIn(vhost) || (!isReadOnly() && mayUse(vhost) && hasPolicyRole());
+export const maySetPolicies = () => mayAdminister() || ownVhosts().some(maySetPoliciesIn);
+/** Whether the user may set alert rules, payload schemas and the like in some vhost. */
+export const mayMakeRules = () => mayAdminister() || ownVhosts().some(mayChangeIn);
 
 function opened(found) {
   allowRequests();

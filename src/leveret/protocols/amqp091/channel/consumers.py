@@ -14,13 +14,15 @@ from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.vhost_session import QUANTUM
-from leveret.wire.amqp0.constants import FRAME_ERROR
+from leveret.wire.amqp0.constants import FRAME_ERROR, FRAME_MIN_SIZE, FRAME_OVERHEAD
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
 
 # Maximum number of tags that a channel remembers of consumers cancelled by the broker.
 MAX_CANCELLED_TAGS: Final = 1000
+# Bytes that fit any frame. Comparing with a constant first costs less.
+MIN_PAYLOAD: Final = FRAME_MIN_SIZE - FRAME_OVERHEAD
 
 
 class ChannelConsumer(Consumer):
@@ -135,7 +137,7 @@ class ChannelConsumer(Consumer):
             header = content.header_of(entry)
         if overlay is not None and overlay.address is not None:
             address = overlay.address
-        if len(header) > engine.payload_max:
+        if len(header) > MIN_PAYLOAD and len(header) > engine.payload_max:
             shorter = content.fitting(entry, header, engine.payload_max)
             if not shorter:
                 raise self.undelivered(entry, header)

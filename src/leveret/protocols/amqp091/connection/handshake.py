@@ -108,7 +108,7 @@ class Handshake:
     def server_properties(self, connection: BaseConnection) -> ContentProperties:
         return {
             **string_properties(connection),
-            "cluster_name": connection.broker.node_name,
+            "cluster_name": connection.broker.cluster_name,
             "capabilities": CAPABILITIES,
         }
 

@@ -92,7 +92,7 @@ def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: 
         "version": own.version,
         "platform": f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})",
         "node": services.broker.node_name,
-        "cluster_name": services.broker.node_name,
+        "cluster_name": services.broker.cluster_name,
         **announced,
     }
     if refusal:

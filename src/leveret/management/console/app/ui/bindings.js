@@ -3,7 +3,6 @@
 import { removeBinding } from "../actions.js";
 import { plain } from "../format.js";
 import { html } from "../html.js";
-import { mayHaveRole } from "../session.js";
 import { copyAs } from "./copy.js";
 import { ExchangeLink, QueueLink } from "./parts.js";
 import { SmallTable } from "./table.js";
@@ -23,8 +22,8 @@ const REST = [
   { id: "arguments", title: "Arguments", rank: 1, cell: (row) => (Object.keys(row.arguments).length ? html`<code>${plain(row.arguments)}</code>` : "") },
 ];
 
-/** Bindings with their sources (`from`) or their destinations. */
-export function BindingTable({ bindings, from }) {
+/** Bindings with their sources (`from`) or their destinations. `mayRemove` is the right for the object that they have in common. */
+export function BindingTable({ bindings, from, mayRemove }) {
   const remove = {
     id: "remove",
     title: "",
@@ -34,7 +33,7 @@ export function BindingTable({ bindings, from }) {
     sortable: false,
     cell: (row) => row.source !== "" && html`
         <button class="link" onClick=${() => copyAs("binding", row)}>Copy as…</button>${" "}
-        <button class="link" onClick=${() => removeBinding(row)} disabled=${!mayHaveRole("administrator")}>Remove…</button>
+        <button class="link" onClick=${() => removeBinding(row)} disabled=${!mayRemove}>Remove…</button>
       `,
   };
   return html`

@@ -175,8 +175,8 @@ export function MessageBrowser({ queue }) {
   const matching = messages.length + rest.messages;
   const isSearch = isSearchFor(read);
   const may = useRole(queue);
-  const mayOperate = may("operator");
-  const mayExport = may("viewer") && mayReadPayloads();
+  const mayOperate = may("operator", "read");
+  const mayExport = may("viewer", "read", { changes: false }) && mayReadPayloads();
   const canChange = mayOperate && read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : selection(read ?? values);
@@ -188,7 +188,7 @@ export function MessageBrowser({ queue }) {
   return html`
     <${Panel}
       title="Messages in the queue"
-      actions=${html`<span class="muted small">Messages stay where they are, and do not count as redelivered.</span><button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream || !mayOperate}>Take messages…</button>`}
+      actions=${html`<span class="muted small">Messages stay where they are, and do not count as redelivered.</span><button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream || !mayOperate || !mayReadPayloads()}>Take messages…</button>`}
     >
       <form class="form" onSubmit=${submit} role="search">
         <div class="pair compact">
@@ -218,7 +218,7 @@ export function MessageBrowser({ queue }) {
         <button disabled=${!canChange || isStream} onClick=${() => openDialog("Move messages", () => html`<${Relocate} ...${change} verb="Move" />`)}>Move messages…</button>
         <button disabled=${!canChange} onClick=${() => openDialog("Copy messages", () => html`<${Relocate} ...${change} verb="Copy" />`)}>Copy messages…</button>
         <button disabled=${!mayExport || messages.length === 0} onClick=${() => exportMessages(queue, exported, selected.size > 0 ? what : isSearch ? "all messages that match" : `all ${read.state} messages`)}>Export</button>
-        <button disabled=${!mayOperate} onClick=${() => openDialog("Import messages", () => html`<${ImportMessages} queue=${queue} done=${again} />`)}>Import…</button>
+        <button disabled=${!may("operator", "write")} onClick=${() => openDialog("Import messages", () => html`<${ImportMessages} queue=${queue} done=${again} />`)}>Import…</button>
         <button class="danger" disabled=${!canChange || isStream} onClick=${() => openDialog("Delete messages", () => html`<${Delete} ...${change} />`)}>Delete messages…</button>
         ${canChange && html`<span class="small muted">${what}</span>`}
       </div>

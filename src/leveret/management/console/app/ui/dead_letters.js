@@ -92,7 +92,7 @@ export function DeadLetters({ queue }) {
     changeColumn(
       (group) => html`
         <a href=${link(["queues", queue.vhost, queue.name], { tab: "messages", where: keyOf(group) })}>Browse</a>
-        <button class="quiet" onClick=${() => replay(group)} disabled=${!may("operator")}>Replay…</button>
+        <button class="quiet" onClick=${() => replay(group)} disabled=${!may("operator", "read")}>Replay…</button>
       `,
     ),
   ];

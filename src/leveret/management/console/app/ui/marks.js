@@ -4,7 +4,7 @@ import { call, has, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { time } from "../format.js";
 import { html, useMemo } from "../html.js";
-import { isAdministrator, isPolicymaker } from "../session.js";
+import { isAdministrator, isPolicymaker, isReadOnly } from "../session.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Text, useFields } from "./form.js";
 import { Facts, Panel } from "./parts.js";
@@ -72,7 +72,7 @@ function AddMark() {
 }
 
 export const AddMarkButton = () =>
-  isPolicymaker() && has("/leveret/marks/{name}", "PUT") && html`<button onClick=${() => openDialog("Set a mark", () => html`<${AddMark} />`)}>Mark…</button>`;
+  isPolicymaker() && !isReadOnly() && has("/leveret/marks/{name}", "PUT") && html`<button onClick=${() => openDialog("Set a mark", () => html`<${AddMark} />`)}>Mark…</button>`;
 
 /** The latest events that charts mark. */
 export const EventsPanel = ({ events }) =>

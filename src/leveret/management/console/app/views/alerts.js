@@ -7,7 +7,7 @@ import { useResource } from "../data.js";
 import { count, duration, plural, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
-import { isPolicymaker } from "../session.js";
+import { isAdministrator, isPolicymaker, mayChangeIn, mayMakeRules, ownVhosts } from "../session.js";
 import { ChangeForm, confirmChange, openDialog } from "../ui/dialog.js";
 import { Choice, Text, useFields } from "../ui/form.js";
 import { VhostChoice } from "../ui/list.js";
@@ -51,7 +51,7 @@ const RULE_COLUMNS = [
   { id: "silenced_until", title: "Silenced until", width: 180, rank: 2, value: (row) => (isSilenced(row) ? time(row.silenced_until) : "") },
 ];
 const CHANGE = changeColumn(
-  (row) => html`
+  (row) => mayChangeIn(row.vhost) && html`
     <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
     <button class="link" onClick=${() => silenceRule(row)}>Silence…</button>${" "}
     <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
@@ -127,7 +127,7 @@ function EditRule({ rule }) {
   const state = useFields({
     name: rule?.name ?? "",
     kind: rule?.kind ?? "depth",
-    vhost: rule?.vhost ?? "",
+    vhost: rule ? (rule.vhost ?? "") : isAdministrator() ? "" : ownVhosts()[0],
     pattern: rule?.pattern ?? "",
     threshold: String(rule?.threshold ?? 1000),
     seconds: String(rule?.seconds ?? 0),
@@ -140,7 +140,7 @@ function EditRule({ rule }) {
   const ofQueues = !OF_NODE.has(values.kind);
   async function submit() {
     const { name, kind, vhost, pattern } = values;
-    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds), silenced_until: rule?.silenced_until ?? 0, webhook: values.webhook, mail: values.mail.split(/[\s,]+/).filter(Boolean) };
+    const body = { kind, vhost: (ofQueues || !isAdministrator()) && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds), silenced_until: rule?.silenced_until ?? 0, webhook: values.webhook, mail: values.mail.split(/[\s,]+/).filter(Boolean) };
     await call("PUT", rulePath(name), body);
     return `Set rule '${name}'`;
   }
@@ -148,11 +148,11 @@ function EditRule({ rule }) {
     <${ChangeForm} label="Set rule" submit=${submit}>
       ${!rule && html`<${Text} label="Name" name="name" state=${state} required maxlength="200" />`}
       <${Choice} label="Condition" name="kind" state=${state} options=${KINDS} />
-      ${ofQueues &&
+      ${(ofQueues || !isAdministrator()) &&
       html`
         <div class="pair">
-          <label class="field"><span>Vhost</span><${VhostChoice} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
-          <${Text} label="Pattern of names" name="pattern" state=${state} maxlength="1000" hint="An RE2 expression. Empty: all queues" />
+          <label class="field"><span>Vhost</span><${VhostChoice} own required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
+          ${ofQueues && html`<${Text} label="Pattern of names" name="pattern" state=${state} maxlength="1000" hint="An RE2 expression. Empty: all queues" />`}
         </div>
       `}
       <div class="pair">
@@ -182,7 +182,7 @@ export function AlertsView() {
       actions=${html`
         ${canNotify() && html`<button aria-pressed=${notifies.value} onClick=${toggleNotifications}>${notifies.value ? "Notifications are on" : "Notify me"}</button>`}
         <button onClick=${download}>Prometheus rules</button>
-        ${isPolicymaker() && html`<button class="primary" onClick=${() => editRule(null)}>Add rule</button>`}
+        ${mayMakeRules() && html`<button class="primary" onClick=${() => editRule(null)}>Add rule</button>`}
       `}
     />
     <${Failure} error=${error} />
@@ -190,7 +190,7 @@ export function AlertsView() {
       <${SmallTable} label="Raised alerts" rows=${(alerts ?? []).filter(({ rule }) => ofRule(rule))} columns=${ALERT_COLUMNS} keyOf=${(row) => [row.rule, row.vhost, row.queue].join("\n")} initial="since" initialDescending loading=${!alerts} empty="No alert is raised." />
     <//>
     <${Panel} title="Rules" flush>
-      <${SmallTable} label="Rules" rows=${(rules ?? []).filter(({ name }) => ofRule(name))} columns=${isPolicymaker() ? [...RULE_COLUMNS, CHANGE] : RULE_COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!rules} empty="No rules." />
+      <${SmallTable} label="Rules" rows=${(rules ?? []).filter(({ name }) => ofRule(name))} columns=${mayMakeRules() ? [...RULE_COLUMNS, CHANGE] : RULE_COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!rules} empty="No rules." />
     <//>
     ${deliveries.length > 0 &&
     html`

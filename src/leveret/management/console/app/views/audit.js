@@ -76,7 +76,7 @@ function Restore({ record }) {
 const COLUMNS = [
   { id: "time", title: "Time", width: 180, value: (row) => time(row.time) },
   { id: "user", title: "User", width: 120 },
-  { id: "action", title: "Action", width: 170, cell: (row) => html`<button class="link" data-row onClick=${() => openDialog("Change", () => html`<${Change} record=${row} />`)}>${row.action}</button>` },
+  { id: "action", title: "Action", width: 200, cell: (row) => html`<button class="link" data-row title=${row.action} onClick=${() => openDialog("Change", () => html`<${Change} record=${row} />`)}>${row.action}</button>` },
   { id: "name", title: "Object", cell: (row) => html`<span title=${row.name}>${row.name}</span>` },
   { id: "vhost", title: "Vhost", width: 100, rank: 3 },
   { id: "source", title: "From", width: 210, rank: 4 },

@@ -4,7 +4,7 @@ import { call, has, path } from "../api.js";
 import { useResource } from "../data.js";
 import { agree, bytes, count, duration, plural } from "../format.js";
 import { html } from "../html.js";
-import { isAdministrator, isMonitor } from "../session.js";
+import { isMonitor, mayAdminister } from "../session.js";
 import { ChangeForm, confirmChange, openDialog } from "../ui/dialog.js";
 import { Choice, useFields } from "../ui/form.js";
 import { Badge, changeColumn, Facts, Failure, Note, Panel } from "../ui/parts.js";
@@ -48,7 +48,7 @@ export function ClusterPanels() {
   }
   const rows = shards ?? [];
   const takers = isNode ? nodes.filter((node) => node.state === "live").map((node) => node.name) : [];
-  const columns = [...SHARD_COLUMNS, ...(isNode ? OWNED_COLUMNS : [RESTARTS]), ...(takers.length > 1 && isAdministrator() ? [moveColumn(takers)] : [])];
+  const columns = [...SHARD_COLUMNS, ...(isNode ? OWNED_COLUMNS : [RESTARTS]), ...(takers.length > 1 && mayAdminister() ? [moveColumn(takers)] : [])];
   return html`
     <${Panel} title="Shards" flush>
       <${Failure} error=${error} />
@@ -67,7 +67,7 @@ const NODE_COLUMNS = [
 ];
 
 function Nodes({ nodes }) {
-  const columns = isAdministrator() ? [...NODE_COLUMNS, NODE_CHANGE] : NODE_COLUMNS;
+  const columns = mayAdminister() ? [...NODE_COLUMNS, NODE_CHANGE] : NODE_COLUMNS;
   return html`
     <${Panel} title="Nodes" flush>
       <${Table} label="Nodes" columns=${columns} total=${nodes.length} row=${(index) => nodes[index]} keyOf=${(row) => row.name} />

@@ -11,7 +11,7 @@ import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js"
 import { ListView } from "../ui/list.js";
 import { Badge, ConnectionLink, Entries, Facts, Failure, Findings, Panel, Stats, Title, UserLink } from "../ui/parts.js";
 import { SmallTable } from "../ui/table.js";
-import { isAdministrator } from "../session.js";
+import { isAdministrator, isReadOnly, user } from "../session.js";
 import { CHANNEL_COLUMNS } from "./channels.js";
 import { LINK_COLUMNS, linkKey } from "./links.js";
 import { TRANSACTION_COLUMNS, transactionKey } from "./transactions.js";
@@ -54,6 +54,9 @@ const BYTE_SERIES = [
   { key: "send_oct", label: "To client", color: "deliver", kind: "rate" },
 ];
 
+/** Whether the user may close a connection. */
+const mayClose = (connection) => !isReadOnly() && (isAdministrator() || connection.user === user.value.name);
+
 export function ConnectionView({ parts }) {
   const [, name] = parts;
   const target = path("connections", name);
@@ -76,7 +79,7 @@ export function ConnectionView({ parts }) {
         ${connection.ssl && html`<${Badge}>TLS<//>`}
         ${connection.websocket_path && html`<${Badge}>WebSocket ${connection.websocket_path}<//>`}
       `}
-      actions=${html`<button class="danger" onClick=${() => closeConnection(connection)}>Close…</button>`}
+      actions=${html`<button class="danger" onClick=${() => closeConnection(connection)} disabled=${!mayClose(connection)}>Close…</button>`}
     />
     <${Failure} error=${error} />
     ${throttling && html`<${Findings} texts=${diagnosePublisher(connection, channels ?? [], throttling)} />`}

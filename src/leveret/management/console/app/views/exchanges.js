@@ -7,7 +7,7 @@ import { useDestinations } from "../destinations.js";
 import { exchangeName, exchangePath, plain, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
 import { link, route } from "../route.js";
-import { mayHaveRole } from "../session.js";
+import { mayDeclare } from "../session.js";
 import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js";
 import { BindingTable } from "../ui/bindings.js";
 import { copyAs } from "../ui/copy.js";
@@ -16,7 +16,7 @@ import { Star } from "../ui/star.js";
 import { Badge, deduplicationOf, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { LiveTail } from "../ui/tail.js";
-import { useRole } from "../ui/roles.js";
+import { Allowed, useRole } from "../ui/roles.js";
 
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
 
@@ -39,7 +39,7 @@ export const ExchangesView = () => html`
     keyOf=${(row) => `${row.vhost}\n${row.name}`}
     starred="exchanges"
     empty="No exchange matches."
-    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
+    actions=${mayDeclare() && html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
   />
 `;
 
@@ -49,6 +49,9 @@ const TABS = [
   ["publish", "Publish"],
   ["live", "Live"],
 ];
+
+// The role or the permission that tabs need.
+const NEEDED = { publish: ["operator", "write"], live: ["viewer", "read", { changes: false }] };
 
 export function ExchangeView({ parts }) {
   const [, vhost, name] = parts;
@@ -62,6 +65,7 @@ export function ExchangeView({ parts }) {
   if (!exchange) {
     return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;
   }
+  const isAllowed = (id) => !NEEDED[id] || may(...NEEDED[id]);
   const own = exchange.name !== "" && !exchange.name.startsWith("amq.");
   return html`
     <${Title}
@@ -72,18 +76,20 @@ export function ExchangeView({ parts }) {
       actions=${html`
         <a class="button" href=${link(["map"], { vhost, name: exchange.name })}>Topology</a>
         ${exchange.name !== "" && html`<button onClick=${() => copyAs("exchange", exchange)}>Copy as…</button>`}
-        ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)} disabled=${!may("administrator")}>Delete…</button>`}
+        ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)} disabled=${!may("administrator", "configure")}>Delete…</button>`}
       `}
     />
     <${Failure} error=${error} />
-    <${Tabs} label="Parts of the exchange" parts=${parts} items=${TABS} current=${tab} />
-    ${tab === "publish"
-      ? html`<${Publish} exchange=${exchange} />`
-      : tab === "live"
-        ? html`<${LiveTail} key=${target} queue=${exchange} target=${path("leveret", "exchanges", vhost, name, "messages", "tail")} />`
-        : tab === "bindings"
-          ? html`<${Bindings} exchange=${exchange} target=${target} />`
-          : html`<${State} exchange=${exchange} />`}
+    <${Tabs} label="Parts of the exchange" parts=${parts} items=${TABS.filter(([id]) => isAllowed(id))} current=${tab} />
+    <${Allowed} may=${may} allowed=${isAllowed(tab)}>
+      ${tab === "publish"
+        ? html`<${Publish} exchange=${exchange} />`
+        : tab === "live"
+          ? html`<${LiveTail} key=${target} queue=${exchange} target=${path("leveret", "exchanges", vhost, name, "messages", "tail")} />`
+          : tab === "bindings"
+            ? html`<${Bindings} exchange=${exchange} target=${target} />`
+            : html`<${State} exchange=${exchange} />`}
+    <//>
   `;
 }
 
@@ -117,12 +123,12 @@ function Bindings({ exchange, target }) {
     <${Failure} error=${error} />
     <${Panel}
       title="Bindings from this exchange"
-      actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })} disabled=${!may("administrator")}>Add binding</button>`}
+      actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })} disabled=${!may("administrator", "read")}>Add binding</button>`}
       flush
     >
-      <${BindingTable} bindings=${outgoing} />
+      <${BindingTable} bindings=${outgoing} mayRemove=${may("administrator", "read")} />
     <//>
-    ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from /><//>`}
+    ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from mayRemove=${may("administrator", "write")} /><//>`}
   `;
 }
 

@@ -9,7 +9,7 @@ import { link, route } from "../route.js";
 import { Chart } from "../ui/chart.js";
 import { ListView } from "../ui/list.js";
 import { Badge, ConnectionLink, Facts, Failure, Note, Panel, Stats, Title, UserLink, changeColumn } from "../ui/parts.js";
-import { isAdministrator } from "../session.js";
+import { isAdministrator, mayAdminister } from "../session.js";
 
 /** The location of a link; `container` may be empty. */
 const linkTo = ({ vhost, name, user, container, role }) => link(["links", vhost, name], { user, container, role });
@@ -35,7 +35,7 @@ export const LINK_COLUMNS = [
 ];
 
 export const LinksView = () => html`
-  <${ListView} title="AMQP 1.0 links" kind="leveret/links" noun="link" columns=${isAdministrator() ? [...LINK_COLUMNS, CHANGE] : LINK_COLUMNS} keyOf=${linkKey} empty="No link matches." />
+  <${ListView} title="AMQP 1.0 links" kind="leveret/links" noun="link" columns=${mayAdminister() ? [...LINK_COLUMNS, CHANGE] : LINK_COLUMNS} keyOf=${linkKey} empty="No link matches." />
 `;
 
 const CHANGE = changeColumn(
@@ -67,7 +67,7 @@ export function LinkView({ parts }) {
       crumb=${crumb}
       title=${name}
       badges=${html`<${LinkState} ...${found} /><${Badge}>${directionOf(found)}<//>`}
-      actions=${isAdministrator() &&
+      actions=${mayAdminister() &&
       html`
         <button disabled=${found.state !== "suspended" || found.role !== "sender"} onClick=${() => releaseLink(found)}>Release…</button>
         <button class="danger" onClick=${() => deleteLink(found)}>Delete…</button>

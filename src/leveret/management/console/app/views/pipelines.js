@@ -6,7 +6,7 @@ import { useResource } from "../data.js";
 import { bytes, count, duration, short } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
-import { isAdministrator } from "../session.js";
+import { mayAdminister } from "../session.js";
 import { Chart } from "../ui/chart.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Facts, Failure, Note, Panel, QueueLink, Stats, Title, changeColumn } from "../ui/parts.js";
@@ -124,7 +124,7 @@ export function PipelinesView() {
     </nav>
     ${lagging && html`<${TotalLag} key=${id} kind=${list.kind} title=${list.title} />`}
   `;
-  return html`<${ListView} ...${list} columns=${change && isAdministrator() ? [...columns, change] : columns} intro=${tabs} />`;
+  return html`<${ListView} ...${list} columns=${change && mayAdminister() ? [...columns, change] : columns} intro=${tabs} />`;
 }
 
 const TOTAL_SERIES = [
@@ -177,7 +177,7 @@ export function PipelineView({ parts }) {
       crumb=${crumb}
       title=${name}
       badges=${isLease ? html`<${Readers} row=${found} />` : html`<${Reading} row=${found} />`}
-      actions=${isLease && isAdministrator() && html`<button class="danger" onClick=${() => releaseLease(found)}>Release…</button>`}
+      actions=${isLease && mayAdminister() && html`<button class="danger" onClick=${() => releaseLease(found)}>Release…</button>`}
     />
     <${Failure} error=${error} />
     <${Stats} items=${isLease ? leaseStats(found) : [...lagStats(found), ["Next offset", count(found.next_offset)]]} />

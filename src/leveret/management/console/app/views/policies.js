@@ -5,7 +5,7 @@ import { has } from "../api.js";
 import { plain } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
-import { isAdministrator, maySetPolicies } from "../session.js";
+import { mayAdminister, maySetPolicies, maySetPoliciesIn } from "../session.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { changeColumn } from "../ui/parts.js";
@@ -19,11 +19,11 @@ const COLUMNS = [
   { id: "priority", title: "Priority", width: 84, num: true },
 ];
 
-const changePolicy = (collection, mayChange) =>
+const changePolicy = (collection, mayChange, mayChangeIn) =>
   changeColumn(
     (row) => html`
       <button class="link" onClick=${() => copyAs(collection, row)}>Copy as…</button>
-      ${mayChange &&
+      ${mayChangeIn(row.vhost) &&
       html`
         ${" "}<button class="link" onClick=${() => editPolicy(collection, row)}>Change…</button>${" "}
         <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
@@ -35,14 +35,15 @@ const changePolicy = (collection, mayChange) =>
 export function PoliciesView() {
   const operator = route.value.query.kind === "operator" && has("/operator-policies");
   const collection = operator ? "operator-policies" : "policies";
-  const mayChange = operator ? isAdministrator() : maySetPolicies();
+  const mayChange = operator ? mayAdminister() : maySetPolicies();
+  const mayChangeIn = operator ? mayAdminister : maySetPoliciesIn;
   return html`
     <${ListView}
       title=${operator ? "Operator policies" : "Policies"}
       kind=${collection}
       noun="policy"
       paged=${false}
-      columns=${[...COLUMNS, changePolicy(collection, mayChange)]}
+      columns=${[...COLUMNS, changePolicy(collection, mayChange, mayChangeIn)]}
       keyOf=${(row) => `${row.vhost}\n${row.name}`}
       empty="No policies."
       actions=${html`

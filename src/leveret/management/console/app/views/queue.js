@@ -18,8 +18,8 @@ import { FilterField } from "../ui/list.js";
 import { Badge, deduplicationOf, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { placePath } from "../ui/relocate.js";
-import { useRole } from "../ui/roles.js";
-import { isAdministrator, isMonitor } from "../session.js";
+import { Allowed, useRole } from "../ui/roles.js";
+import { isMonitor, mayAdminister } from "../session.js";
 import { Star } from "../ui/star.js";
 import { SmallTable } from "../ui/table.js";
 import { LiveTail } from "../ui/tail.js";
@@ -38,21 +38,30 @@ const TABS = [
   ["bindings", "Bindings"],
   ["consumers", "Consumers"],
 ];
-// The roles that tabs need.
-const NEEDED = { live: "viewer", publish: "operator", playground: "operator" };
+// What tabs need: `may` is for the queue, and `mayPublish` for the default exchange.
+const mayBrowse = (may) => may("observer", "read", { changes: false });
+const NEEDED = {
+  messages: mayBrowse,
+  "dead-letters": mayBrowse,
+  live: (may) => may("viewer", "read", { changes: false }),
+  publish: (_, mayPublish) => mayPublish("operator", "write"),
+  playground: (may, mayPublish) => may("operator", "read") && mayPublish("operator", "write"),
+};
 
 export function QueueView({ parts }) {
   const [, vhost, name] = parts;
   const { tab = "state" } = route.value.query;
   const range = useRange();
   const may = useRole({ vhost, name });
+  const mayPublish = useRole({ vhost, name: "" });
   const { value: queue, error } = useResource(withQuery(queuePath({ vhost, name }), historyParameters(range)));
   const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })} title=${vhost}>${vhost}</a>`;
   const star = html`<${Star} kind="queues" vhost=${vhost} name=${name} />`;
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;
   }
-  const tabs = TABS.filter(([id]) => !NEEDED[id] || may(NEEDED[id]));
+  const isAllowed = (id) => !NEEDED[id] || NEEDED[id](may, mayPublish);
+  const tabs = TABS.filter(([id]) => isAllowed(id));
   const streamTabs = [...tabs.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
   const Tab =
     { messages: Messages, live: Live, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
@@ -68,16 +77,16 @@ export function QueueView({ parts }) {
         ${queue.policy && html`<${Badge}>policy ${queue.policy}<//>`}
       `}
       actions=${html`
-        <button onClick=${() => pauseQueue(queue)} disabled=${!may("operator")}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
-        <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream" || !may("operator")}>Purge…</button>
+        <button onClick=${() => pauseQueue(queue)} disabled=${!may("operator", "configure")}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
+        <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream" || !may("operator", "read")}>Purge…</button>
         <button onClick=${() => copyAs("queue", queue)}>Copy as…</button>
         <button onClick=${() => share(queue)}>Share…</button>
-        <button class="danger" onClick=${() => deleteQueue(queue)} disabled=${!may("administrator")}>Delete…</button>
+        <button class="danger" onClick=${() => deleteQueue(queue)} disabled=${!may("administrator", "configure")}>Delete…</button>
       `}
     />
     <${Failure} error=${error} />
     <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? streamTabs : tabs} current=${tab} />
-    <${Tab} queue=${queue} />
+    <${Allowed} may=${may} allowed=${isAllowed(tab)}><${Tab} queue=${queue} /><//>
   `;
 }
 
@@ -167,11 +176,11 @@ function StateTab({ queue }) {
 function Bindings({ queue }) {
   const { value, error } = useResource(`${queuePath(queue)}/bindings`);
   const may = useRole(queue);
-  const add = html`<button onClick=${() => addBinding({ vhost: queue.vhost, destination: queue.name })} disabled=${!may("administrator")}>Add binding</button>`;
+  const add = html`<button onClick=${() => addBinding({ vhost: queue.vhost, destination: queue.name })} disabled=${!may("administrator", "write")}>Add binding</button>`;
   return html`
     <${Failure} error=${error} />
     <${Panel} title="Bindings to this queue" actions=${add} flush>
-      <${BindingTable} bindings=${value} from />
+      <${BindingTable} bindings=${value} from mayRemove=${may("administrator", "write")} />
     <//>
   `;
 }
@@ -182,7 +191,7 @@ const Consumers = ({ queue }) => html`
     <${SmallTable}
       label="Consumers"
       rows=${queue.consumer_details ?? []}
-      columns=${[...CONSUMER_COLUMNS.filter(({ id }) => id !== "queue.name" && id !== "queue.vhost"), ...(isAdministrator() ? [CANCEL] : [])]}
+      columns=${[...CONSUMER_COLUMNS.filter(({ id }) => id !== "queue.name" && id !== "queue.vhost"), ...(mayAdminister() ? [CANCEL] : [])]}
       keyOf=${consumerKey}
       initial="consumer_tag"
       empty="No consumers."

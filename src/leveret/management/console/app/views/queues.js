@@ -3,7 +3,7 @@
 import { BULK_COLUMNS, changeQueues, declareQueue, deleteQueues } from "../actions.js";
 import { bytes, count, duration, growth, rate } from "../format.js";
 import { html } from "../html.js";
-import { mayHaveRole } from "../session.js";
+import { mayChangeSome, mayDeclare } from "../session.js";
 import { Badge, Features, QueueLink } from "../ui/parts.js";
 import { ListView } from "../ui/list.js";
 import { Star } from "../ui/star.js";
@@ -53,13 +53,13 @@ export const QueuesView = () => html`
     keyOf=${keyOf}
     query=${{ columns: LIST }}
     empty="No queue matches."
-    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
+    actions=${mayDeclare() && html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
     starred="queues"
     tools=${({ read: readColumns, total }) => {
       const read = () => readColumns(BULK_COLUMNS);
       return html`
-        <button disabled=${total === 0 || !mayHaveRole("operator")} onClick=${() => changeQueues(read)}>Change listed…</button>
-        <button disabled=${total === 0 || !mayHaveRole("administrator")} onClick=${() => deleteQueues(read)}>Delete listed…</button>
+        <button disabled=${total === 0 || !mayChangeSome("operator")} onClick=${() => changeQueues(read)}>Change listed…</button>
+        <button disabled=${total === 0 || !mayDeclare()} onClick=${() => deleteQueues(read)}>Delete listed…</button>
       `;
     }}
   />
@@ -88,6 +88,6 @@ export const StreamsView = () => html`
     keyOf=${keyOf}
     query=${{ columns: "name,vhost,type,messages,consumers,message_bytes,arguments,message_stats.publish_details.rate" }}
     empty="No streams. Declare a queue of the type 'stream' to get one."
-    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${() => declareQueue("stream")}>Declare stream</button>`}
+    actions=${mayDeclare() && html`<button class="primary" onClick=${() => declareQueue("stream")}>Declare stream</button>`}
   />
 `;

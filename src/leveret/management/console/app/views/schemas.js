@@ -4,7 +4,7 @@ import { call, path } from "../api.js";
 import { useResource } from "../data.js";
 import { bytes, toBase64 } from "../format.js";
 import { html, useState } from "../html.js";
-import { isPolicymaker } from "../session.js";
+import { isAdministrator, mayChangeIn, mayMakeRules, ownVhosts } from "../session.js";
 import { ChangeForm, confirmChange, openDialog } from "../ui/dialog.js";
 import { Choice, Text, useFields } from "../ui/form.js";
 import { VhostChoice } from "../ui/list.js";
@@ -38,7 +38,7 @@ const COLUMNS = [
   { id: "size", title: "Size", width: 100, num: true, rank: 3, cell: (row) => bytes(row.size) },
 ];
 const CHANGE = changeColumn(
-  (row) => html`
+  (row) => mayChangeIn(row.vhost) && html`
     <button class="link" onClick=${() => setSchema(row)}>Replace…</button>${" "}
     <button class="link" onClick=${() => deleteSchema(row)}>Delete…</button>
   `,
@@ -63,7 +63,7 @@ function SetSchema({ schema }) {
     name: schema?.name ?? "",
     format: schema?.format ?? "protobuf",
     type: schema?.type ?? "",
-    vhost: schema?.vhost ?? "",
+    vhost: schema ? (schema.vhost ?? "") : isAdministrator() ? "" : ownVhosts()[0],
     queue: schema?.queue ?? "",
     exchange: schema?.exchange ?? "",
     content_type: schema?.content_type ?? "",
@@ -94,7 +94,7 @@ function SetSchema({ schema }) {
       ${!isAvro && html`<${Text} label="Message type" name="type" state=${state} required maxlength="1000" placeholder="shop.Order" />`}
       <p class="muted">The schema is used for messages that meet all of these conditions. Empty: any.</p>
       <div class="pair">
-        <label class="field"><span>Vhost</span><${VhostChoice} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
+        <label class="field"><span>Vhost</span><${VhostChoice} own required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
         <${Text} label="Content type" name="content_type" state=${state} maxlength="255" />
       </div>
       <div class="pair">
@@ -113,10 +113,10 @@ function SetSchema({ schema }) {
 export function SchemasView() {
   const { value: schemas, error } = useResource(SCHEMAS);
   return html`
-    <${Title} title="Payload schemas" actions=${isPolicymaker() && html`<button class="primary" onClick=${() => setSchema(null)}>Add schema</button>`} />
+    <${Title} title="Payload schemas" actions=${mayMakeRules() && html`<button class="primary" onClick=${() => setSchema(null)}>Add schema</button>`} />
     <${Failure} error=${error} />
     <${Panel} title="Schemas" flush>
-      <${SmallTable} label="Schemas" rows=${schemas ?? []} columns=${isPolicymaker() ? [...COLUMNS, CHANGE] : COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!schemas} empty="No schema. Add one to decode Protobuf and Avro payloads of messages." />
+      <${SmallTable} label="Schemas" rows=${schemas ?? []} columns=${mayMakeRules() ? [...COLUMNS, CHANGE] : COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!schemas} empty="No schema. Add one to decode Protobuf and Avro payloads of messages." />
     <//>
   `;
 }

@@ -3,7 +3,7 @@
 import { deleteShovel, restartShovel } from "../actions.js";
 import { count, rate } from "../format.js";
 import { html } from "../html.js";
-import { maySetPolicies } from "../session.js";
+import { maySetPolicies, maySetPoliciesIn } from "../session.js";
 import { ListView } from "../ui/list.js";
 import { Badge, changeColumn } from "../ui/parts.js";
 
@@ -65,7 +65,7 @@ const COLUMNS = [
 ];
 
 const CHANGE = changeColumn(
-  (row) => html`
+  (row) => maySetPoliciesIn(row.vhost) && html`
     <button class="link" title=${`Restart shovel ${row.name}`} onClick=${() => restartShovel(row)}>Restart…</button>${" "}
     ${row.type === "dynamic" && html`<button class="link" title=${`Delete shovel ${row.name}`} onClick=${() => deleteShovel(row)}>Delete…</button>`}
   `,

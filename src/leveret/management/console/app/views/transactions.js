@@ -4,7 +4,7 @@ import { resolveBranch } from "../actions.js";
 import { bytes, count, duration } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
-import { isAdministrator } from "../session.js";
+import { mayAdminister } from "../session.js";
 import { ListView } from "../ui/list.js";
 import { Badge, changeColumn } from "../ui/parts.js";
 
@@ -66,7 +66,7 @@ export function TransactionsView() {
           kind="leveret/branches"
           noun="branch"
           sort="branch"
-          columns=${isAdministrator() ? [...BRANCH_COLUMNS, CHANGE] : BRANCH_COLUMNS}
+          columns=${mayAdminister() ? [...BRANCH_COLUMNS, CHANGE] : BRANCH_COLUMNS}
           keyOf=${(row) => `${row.vhost}\n${row.branch}`}
           empty="No branch matches."
           actions=${other}

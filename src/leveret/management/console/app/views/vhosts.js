@@ -6,7 +6,7 @@ import { useResource } from "../data.js";
 import { bytes, count, growth, rate, short } from "../format.js";
 import { html } from "../html.js";
 import { link } from "../route.js";
-import { isAdministrator } from "../session.js";
+import { isAdministrator, mayAdminister } from "../session.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useRange } from "../ui/chart.js";
 import { ListView } from "../ui/list.js";
 import { Badge, changeColumn, Facts, Failure, Panel, Stats, Title, UserLink } from "../ui/parts.js";
@@ -50,9 +50,9 @@ export const VhostsView = () => html`
     noun="vhost"
     vhosts=${false}
     paged=${false}
-    columns=${isAdministrator() ? [...COLUMNS, CHANGE] : COLUMNS}
+    columns=${mayAdminister() ? [...COLUMNS, CHANGE] : COLUMNS}
     keyOf=${(row) => row.name}
-    actions=${isAdministrator() && html`<button class="primary" onClick=${addVhost}>Add vhost</button>`}
+    actions=${mayAdminister() && html`<button class="primary" onClick=${addVhost}>Add vhost</button>`}
   />
 `;
 
@@ -80,7 +80,7 @@ export function VhostView({ parts }) {
       badges=${vhost.tracing && html`<${Badge} tone="warn">traced<//>`}
       actions=${html`
         ${["queues", "exchanges", "map"].map((view) => html`<a class="button" key=${view} href=${link([view], { vhost: name })}>${PLACES[view]}</a>`)}
-        ${isAdministrator() && changes(vhost, "", "danger")}
+        ${mayAdminister() && changes(vhost, "", "danger")}
         <${RangeChoice} />
       `}
     />

@@ -1,0 +1,316 @@
+"""Round trips of definitions: export, import into an empty broker, export again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.management.definitions.conversation import Conversation, T, conduct
+from leveret.management.definitions.document import Origin, read_document
+from leveret.management.definitions.exporting import export
+from leveret.management.definitions.importing import Options, import_document
+from leveret.management.definitions.report import Report
+from leveret.management.definitions.sections import SECTIONS
+from leveret.security.passwords import ARGON2ID
+from tests.management.harness import Harness
+from tests.support.examples import examples
+
+ORIGIN: Final = Origin("4.1.0", "1", "node")
+VHOSTS: Final = ("/", "a", "b/c")
+
+
+def rabbitmq_hash(function: str) -> str:
+    return base64.b64encode(b"salt" + hashlib.new(function, b"saltsecret").digest()).decode()
+
+
+def argon2id(costs: str, hash: str = "bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4", kind: str = "argon2id") -> str:
+    return f"${kind}$v=19${costs}$bGV2ZXJldC1uby1zYWx0IQ${hash}"
+
+
+KEY: Final = base64.b64encode(bytes(32)).decode()
+PASSWORDS: Final[tuple[dict[str, Any], ...]] = (
+    {"password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256"},
+    *(
+        {"password_hash": rabbitmq_hash(name), "hashing_algorithm": f"rabbit_password_hashing_{name}"}
+        for name in ("sha256", "sha512", "md5")
+    ),
+    {
+        "password_hash": argon2id("m=7168,t=5,p=1"),
+        "hashing_algorithm": ARGON2ID,
+        "scram_keys": [f"SCRAM-SHA-256$65536:c2FsdA==${KEY}:{KEY}"],
+    },
+    {
+        "password_hash": argon2id("m=65536,t=3,p=4"),
+        "hashing_algorithm": ARGON2ID,
+        "scram_keys": [],
+    },
+)
+# Optional arguments of queues by type.
+QUEUES: Final[dict[str, dict[str, Any]]] = {
+    "classic": {"x-max-length": 5, "x-max-priority": 3, "x-dead-letter-exchange": "", "x-message-ttl": 7},
+    "quorum": {"x-delivery-limit": 4, "x-overflow": "reject-publish"},
+    "stream": {"x-max-age": "7D", "x-stream-max-segment-size-bytes": 1000000},
+}
+EXCHANGES: Final[dict[str, dict[str, Any]]] = {
+    "direct": {},
+    "fanout": {"alternate-exchange": "x0"},
+    "topic": {},
+    "headers": {},
+    "x-consistent-hash": {"hash-header": "h"},
+    "x-delayed-message": {"x-delayed-type": "topic"},
+}
+
+
+def names(prefix: str) -> st.SearchStrategy[str]:
+    return st.integers(0, 3).map(lambda number: f"{prefix}{number}")
+
+
+def table(one: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(one)
+
+
+TEXT: Final = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+TAGS: Final = st.lists(st.sampled_from(["administrator", "management", "é"]), unique=True)
+VHOST: Final = st.sampled_from(VHOSTS)
+LIMIT: Final = st.integers(0, 9)
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def user(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    limits = st.fixed_dictionaries({}, optional={"max-connections": LIMIT, "max-channels": LIMIT})
+    return st.builds(lambda one, secret: {**one, **secret}, table({"name": st.just(name), "tags": TAGS, "limits": limits}),
+                     st.sampled_from(PASSWORDS))  # fmt: skip
+
+
+def vhost(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    metadata = table(
+        {
+            "description": TEXT,
+            "tags": TAGS,
+            "default_queue_type": st.sampled_from(["classic", "quorum", "stream"]),
+            "protected_from_deletion": st.booleans(),
+        }
+    )
+    settings = st.fixed_dictionaries(
+        {},
+        optional={
+            "strict": st.just(True),
+            "qos_global": st.sampled_from(["rabbitmq", "spec"]),
+            "consumer_timeout": st.sampled_from([0.5, 60]),
+            "max_queues": st.just(1000),
+            "max_connections": st.sampled_from([-1, 1000]),
+        },
+    )
+    return st.builds(
+        lambda own, extra, at: {"name": name, **(own | {"metadata": own} if at else {"metadata": own}), **extra},
+        metadata, settings, st.booleans(),
+    )  # fmt: skip
+
+
+QUEUE: Final = st.sampled_from(list(QUEUES)).flatmap(
+    lambda kind: table(
+        {
+            "vhost": VHOST,
+            "name": names("q"),
+            "type": st.just(kind),
+            "durable": st.just(True) if kind != "classic" else st.booleans(),
+            "auto_delete": st.just(False) if kind != "classic" else st.booleans(),
+            "arguments": st.fixed_dictionaries(
+                {"x-queue-type": st.just(kind)},
+                optional={name: st.just(value) for name, value in QUEUES[kind].items()},
+            ),
+        }
+    )
+)
+EXCHANGE: Final = st.sampled_from(list(EXCHANGES)).flatmap(
+    lambda kind: table(
+        {
+            "vhost": VHOST,
+            "name": names("x"),
+            "type": st.just(kind),
+            "durable": st.booleans(),
+            "auto_delete": st.booleans(),
+            "internal": st.booleans(),
+            "arguments": st.just(EXCHANGES[kind]),
+        }
+    )
+)
+POLICY: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "pattern": st.sampled_from(["", "^q", "x\\d"]),
+    "definition": st.sampled_from([{"max-length": 5}, {"message-ttl": 7, "expires": 60000}]),
+    "priority": st.integers(-5, 5),
+    "apply-to": st.sampled_from(["queues", "classic_queues"]),
+}
+PARAMETER: Final = st.one_of(
+    st.tuples(
+        st.just("vhost-limits"),
+        st.just("limits"),
+        table({"max-queues": st.integers(500, 900), "max-connections": LIMIT}),
+    ),
+    st.tuples(st.just("operator_policy"), names("o"), table(POLICY)),
+    st.tuples(
+        st.just("shovel"),
+        names("s"),
+        table({"src-uri": st.just("amqp://u:p@host"), "src-queue": TEXT, "dest-uri": st.just(["amqp://"]), "note": JSON}),
+    ),
+)
+GLOBAL: Final = st.one_of(
+    table({"name": st.just("cluster_name"), "value": st.text("abc", min_size=1)}),
+    table({"name": names("owner"), "value": JSON}),
+    table({"name": names("leveret-alert-rule-"), "value": JSON}),
+)
+
+
+def unique(strategy: st.SearchStrategy[Any], *keys: str) -> st.SearchStrategy[list[Any]]:
+    return st.lists(strategy, max_size=4, unique_by=lambda one: tuple(json.dumps(one[key], sort_keys=True) for key in keys))
+
+
+DOCUMENTS: Final = table(
+    {
+        "users": st.tuples(user("u0"), user("é, 1")).map(list),
+        "vhosts": st.tuples(*(vhost(name) for name in VHOSTS)).map(list),
+        "permissions": unique(
+            table({"user": st.sampled_from(["u0", "é, 1"]), "vhost": VHOST, "configure": st.just("^a"),
+                   "write": st.just(""), "read": st.sampled_from([".*", "b|c"])}), "user", "vhost"),
+        "topic_permissions": unique(
+            table({"user": st.just("u0"), "vhost": VHOST, "exchange": st.sampled_from(["amq.topic", "", "none"]),
+                   "write": st.just("^{username}"), "read": st.just("")}), "vhost", "exchange"),
+        "parameters": unique(
+            st.builds(lambda where, one: {"vhost": where, "component": one[0], "name": one[1], "value": one[2]},
+                      VHOST, PARAMETER), "vhost", "component", "name"),
+        "global_parameters": unique(GLOBAL, "name"),
+        "policies": unique(table({"vhost": VHOST, "name": names("p"), **POLICY}), "vhost", "name"),
+        "exchanges": unique(EXCHANGE, "vhost", "name"),
+        "queues": unique(QUEUE, "vhost", "name"),
+        "bindings": unique(
+            table({"vhost": VHOST, "source": st.sampled_from(["x0", "x1", "amq.topic", "amq.headers"]),
+                   "destination": st.sampled_from(["q0", "q1", "x1"]), "routing_key": st.sampled_from(["1", "2"]),
+                   "arguments": st.sampled_from([{}, {"x-match": "all", "n": 1}])})
+            .map(lambda one: {**one, "destination_type": "exchange" if one["destination"] == "x1" else "queue"}),
+            "vhost", "source", "destination", "routing_key", "arguments"),
+    }
+)  # fmt: skip
+
+
+@contextmanager
+def empty_broker() -> Iterator[Harness]:
+    harness = Harness()
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def run(harness: Harness, conversation: Conversation[T]) -> T:
+    return conduct(conversation, lambda name, arguments: harness.call(name, **arguments))
+
+
+def exported(harness: Harness) -> dict[str, Any]:
+    return run(harness, export(ORIGIN)).document
+
+
+def imported(harness: Harness, document: object, **options: Any) -> Report:
+    return run(harness, import_document(read_document(json.dumps(document).encode(), None), Options(**options)))
+
+
+@examples(100, deadline=None)
+@given(DOCUMENTS)
+def test_round_trip(document: dict[str, Any]) -> None:
+    with empty_broker() as first, empty_broker() as second:
+        report = imported(first, document)
+        assert not report.refused, report.refusals()
+        skipped = {(item.kind, json.dumps(item.identity, sort_keys=True)) for item in report.skipped}
+        found = exported(first)
+        for section in SECTIONS:
+            known = {section.key(section.read(item, None)): item for item in found[section.name]}
+            for item in document[section.name]:
+                entry = section.read(item, None)
+                identity = {name: entry[name] for name in section.identity}
+                if (section.noun, json.dumps(identity, sort_keys=True)) not in skipped:
+                    assert item.items() <= known[section.key(entry)].items(), section.name
+        report = imported(second, found)
+        assert not report.refused and not report.skipped, report
+        assert exported(second) == found
+        for harness in (first, second):
+            report = imported(harness, found)
+            assert report.is_equal() and not report.skipped, report
+            assert exported(harness) == found
+
+
+def test_an_export_for_rabbitmq_names_the_users_that_need_a_new_password() -> None:
+    document = {"users": [{"name": f"u{number}", "tags": [], **secret} for number, secret in enumerate(PASSWORDS)]}
+    with empty_broker() as harness:
+        imported(harness, document)
+        found = run(harness, export(ORIGIN, for_rabbitmq=True))
+        assert found.without_passwords == ["u4", "u5"]
+        users = found.document["users"]
+        assert [one.get("password_hash") for one in users] == [one["password_hash"] for one in PASSWORDS[:4]] + [None, None]
+        assert not any("scram_keys" in one for one in users)
+
+
+def test_an_export_for_rabbitmq_has_a_hash_of_the_default_user() -> None:
+    with empty_broker() as harness:
+        found = run(harness, export(ORIGIN, for_rabbitmq=True))
+        assert found.without_passwords == []
+        assert found.document["users"][0]["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+
+
+def test_the_default_user_in_an_export() -> None:
+    """It has the hash that it keeps when the API stores it, and logs in with its password elsewhere."""
+    with empty_broker() as first, empty_broker() as second:
+        found = exported(first)
+        first.call("users.keep_default")
+        assert exported(first)["users"] == found["users"]
+        imported(second, found)
+        assert second.users.verify("guest", b"guest")
+        assert not second.users.verify("guest", b"other")
+        assert second.call("users.list")[0]["source"] == "metadata"
+
+
+def test_the_permissions_in_a_user() -> None:
+    own = {"configure": "^a", "write": "^b", "read": "^c"}
+    users = [{"name": "u", "password_hash": "", "permissions": {"/": own, "new": own}}]
+    with empty_broker() as harness:
+        assert not imported(harness, {"users": users, "vhosts": [{"name": "new"}]}).refused
+        assert exported(harness)["permissions"] == [{"user": "u", "vhost": name, **own} for name in ("/", "new")]
+        for wrong in ({"/": {"configure": ""}}, {"/": 7}, {"none": own}):
+            [refused] = imported(harness, {"users": [{**users[0], "permissions": wrong}]}).refused
+            assert refused.kind == "permissions", wrong
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"password_hash": argon2id("m=65537,t=1,p=1")},
+        {"password_hash": argon2id("m=64,t=17,p=1")},
+        {"password_hash": argon2id("m=64,t=1,p=9")},
+        {"password_hash": argon2id("m=64,t=1,p=1", hash="")},
+        {"password_hash": argon2id("m=64,t=1,p=1", kind="argon2i")},
+        {"hashing_algorithm": "rabbit_password_hashing_sha256"},
+        {"hashing_algorithm": "bcrypt"},
+        {"scram_keys": ["SCRAM-SHA-1$4096:c2FsdA==$AAAA:AAAA"]},
+        {"scram_keys": [f"SCRAM-SHA-256$4095:c2FsdA==${KEY}:{KEY}"]},
+        {"scram_keys": [f"SCRAM-SHA-256$4096:${KEY}:{KEY}"]},
+        {"scram_keys": [f"SCRAM-SHA-512$4096:c2FsdA==${KEY}:{KEY}"]},
+        {"scram_keys": ["SCRAM-SHA-256"]},
+    ],
+)  # fmt: skip
+def test_invalid_passwords_are_refused(change: dict[str, Any]) -> None:
+    document = {"users": [{"name": "u", **PASSWORDS[4], **change}]}
+    with empty_broker() as harness:
+        for dry_run in (True, False):
+            [refused] = imported(harness, document, dry_run=dry_run).refused
+            assert "expected" in refused.reason
+        assert [one["name"] for one in exported(harness)["users"]] == ["guest"]
