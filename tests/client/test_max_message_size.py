@@ -133,9 +133,11 @@ async def test_a_larger_message_in_the_sync_api(protocol: str, script: Script, e
 
 
 async def test_the_client_limits_the_frame_size_that_a_server_proposes() -> None:
-    async with scripted_server(lambda reader, writer: amqp0(reader, writer, [])) as port:
-        async with await leveret.connect(f"amqp://127.0.0.1:{port}") as connection:
-            assert connection.core.engine.frame_max == 1 << 20
+    async with (
+        scripted_server(lambda reader, writer: amqp0(reader, writer, [])) as port,
+        await leveret.connect(f"amqp://127.0.0.1:{port}") as connection,
+    ):
+        assert connection.core.engine.frame_max == 1 << 20
 
 
 async def test_unexpected_frames_close_the_connection() -> None:
@@ -149,5 +151,5 @@ async def test_unexpected_frames_close_the_connection() -> None:
             pass
 
     async with scripted_server(script) as port:
-        with pytest.raises(ConnectionFailed, match="not-allowed: .* did not ask for"):
+        with pytest.raises(ConnectionFailed, match=r"not-allowed: .* did not ask for"):
             await leveret.connect(f"amqp://127.0.0.1:{port}", protocol="1.0")
