@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from leveret.management.connection_names import client_of
+from leveret.management.descriptions import TlsInfo
 from leveret.security.mechanisms.base import Certificate
 
 # Result of a function that runs in a thread, or the exception that it raised.
@@ -65,7 +66,19 @@ class Receiver(Protocol):
 class Peer:
     """The socket under a session."""
 
-    __slots__ = ("certificate", "checking", "connected_at", "host", "local", "name", "subject", "tls", "websocket_path")
+    __slots__ = (
+        "certificate",
+        "checking",
+        "connected_at",
+        "host",
+        "local",
+        "mechanism",
+        "name",
+        "subject",
+        "tls",
+        "tls_info",
+        "websocket_path",
+    )
 
     # address:port of both ends, and that of a proxy; the client's address, and whether the client is on this machine
     name: str
@@ -74,6 +87,10 @@ class Peer:
     # the client certificate as returned by `ssl`; None without TLS or without a certificate
     certificate: Certificate | None
     tls: bool
+    # the TLS session; None without TLS
+    tls_info: TlsInfo | None
+    # the SASL mechanism that the client has chosen; "" before
+    mechanism: str
     # the path of the WebSocket that carries the connection; "" without one
     websocket_path: str
     # whether a login is waiting for its password check
@@ -91,9 +108,15 @@ class Peer:
         self.local = False
         self.certificate = None
         self.tls = False
+        self.tls_info = None
+        self.mechanism = ""
         self.websocket_path = ""
         self.checking = False
         self.subject = LogSubject()
+
+    def choose_mechanism(self, name: str) -> None:
+        """Note the SASL mechanism that the client has chosen."""
+        self.mechanism = name
 
     def opened(self) -> None:
         """Lift the limits that apply until the client has opened a connection."""
@@ -137,6 +160,10 @@ class Peer:
     def is_writable(self) -> bool:
         """Return whether the socket has taken all output so far."""
         return True
+
+    def unwritten(self) -> int:
+        """Return the bytes of output that the socket has not taken yet."""
+        return 0
 
     def hung_up(self) -> bool:
         """Return whether the client is known to have disconnected, without reading."""
