@@ -805,7 +805,7 @@ class Vhost:
                 del self.sources[key]
 
     def _binding_key(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> str:
-        packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
+        packed = base64.b64encode(metadata.pack_key(arguments)).decode() if arguments else ""
         return metadata.make_key(self.name, exchange.name, destination.kind, destination.name, routing_key, packed)
 
     def bindings(self) -> list[tuple[Exchange, Binding]]:
