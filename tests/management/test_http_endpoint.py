@@ -40,6 +40,9 @@ def server(parts: Callable[[], Iterator[bytes]], waits: bool = True) -> Iterator
                         connection.recv(1 << 16)
                     for part in parts():
                         connection.sendall(part)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 16):  # data that is not read would reset the connection
+                        pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from base64 import urlsafe_b64decode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -23,6 +23,7 @@ from leveret.node.executing import answer, run_in
 from leveret.protocols.login_queue import LoginQueue, Waiter
 from leveret.protocols.peer import Result
 from leveret.security.accounts import Account, TokenRefused
+from leveret.security.addresses import network_of
 from leveret.security.oauth.account import TokenAccount
 from leveret.security.oauth.keys import InvalidKeys, Keys, read_keys
 from leveret.security.oauth.provider import Provider, is_protected
@@ -41,9 +42,10 @@ T = TypeVar("T")
 
 # Maximum number of verified tokens that are remembered.
 MAX_CACHED: Final = 1024
-# Seconds between two attempts to fetch the keys, and the maximum number of logins that wait for one.
+# Seconds between two attempts to fetch the keys, and the maximum numbers of logins that wait for one.
 MIN_FETCH_INTERVAL: Final = 10.0
 MAX_WAITING: Final = 32
+MAX_WAITING_OF_ADDRESS: Final = MAX_WAITING // 2
 
 _FORM: Final = re.compile(rb"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\Z")
 
@@ -71,7 +73,8 @@ class TokenProvider:
         self._content = b""
         self._attempted = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
-        self._waiting = 0
+        # Waiting logins by their networks.
+        self._waiting: Counter[str] = Counter()
 
     def verify(self, token: bytes, keys: Keys) -> TokenAccount | TokenRefused:
         """Return the account of a token, or why it is refused. Runs in any thread."""
@@ -88,17 +91,25 @@ class TokenProvider:
         if self._is_due(self._lifetime):
             self.refresh()
 
-    async def wait_for_keys(self, unknown: UnknownKey) -> None:
-        """Wait for the provider's current keys. Raises `TokenRefused` if they were fetched recently."""
+    async def wait_for_keys(self, unknown: UnknownKey, host: str) -> None:
+        """Wait for the provider's current keys. Raises `TokenRefused` if they were fetched recently, or too many wait."""
         if self._fetching is None and not self._is_due(0):
             raise unknown
-        if self._waiting >= MAX_WAITING:
-            raise TokenRefused(f"{unknown}; {self._waiting} logins already wait for the provider's keys, the maximum")
-        self._waiting += 1
+        if self._waiting.total() >= MAX_WAITING:
+            raise TokenRefused(f"{unknown}; {MAX_WAITING} logins already wait for the provider's keys, the maximum")
+        network = network_of(host)
+        if self._waiting[network] >= MAX_WAITING_OF_ADDRESS:
+            raise TokenRefused(
+                f"{unknown}; {MAX_WAITING_OF_ADDRESS} logins from address '{network}' already wait for the provider's keys,"
+                " the maximum of an address"
+            )
+        self._waiting[network] += 1
         try:
             await asyncio.shield(self.refresh())
         finally:
-            self._waiting -= 1
+            self._waiting[network] -= 1
+            if not self._waiting[network]:
+                del self._waiting[network]
 
     def refresh(self) -> asyncio.Task[None]:
         """Return the task that fetches the keys, which may run already."""
@@ -188,7 +199,7 @@ class TokenLogins:
             try:
                 account = await self._verify(provider, token, digest, host)
             except UnknownKey as unknown:
-                await provider.wait_for_keys(unknown)
+                await provider.wait_for_keys(unknown, host)
                 account = await self._verify(provider, token, digest, host)
         admitted = self._admitted(account)
         if isinstance(admitted, TokenRefused):

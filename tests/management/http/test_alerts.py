@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -273,13 +274,28 @@ def test_rules_that_are_refused(api: HttpBroker) -> None:
     assert api.get("/leveret/alert-rules") == []
 
 
-def test_a_policymaker_sets_rules_and_their_number_is_limited(api: HttpBroker) -> None:
-    for number in range(MAX_RULES):
-        assert put(api, f"rule-{number}", "maker", kind="disk", vhost="/") == 201
+def test_a_policymaker_sets_a_quarter_of_the_rules(api: HttpBroker) -> None:
+    share = MAX_RULES // 4
+    with ThreadPoolExecutor(8) as threads:
+        statuses = list(
+            threads.map(lambda number: put(api, f"rule-{number}", "maker", kind="disk", vhost="/"), range(share + 10))
+        )
+    assert sorted(statuses) == [201] * share + [400] * 10
+    assert len(api.get("/leveret/alert-rules")) == share
+    reply = api("PUT", "/leveret/alert-rules/more", {"kind": "disk", "vhost": "/"}, user="maker")
+    assert (reply.status, f"{share} rules of alerts of user 'maker' exist" in reply.json["reason"]) == (400, True)
+    kept = api.get("/leveret/alert-rules")[0]["name"]
+    assert put(api, kept, "maker", kind="memory", vhost="/") == 204
+    # An object keeps the user who has added it.
+    assert put(api, kept, "operator", kind="disk", vhost="/") == 204
+    assert put(api, "more", "maker", kind="disk", vhost="/") == 400
+    assert put(api, "other", "operator", kind="disk", vhost="/") == 201
+    for number in range(MAX_RULES - share - 1):
+        assert put(api, f"admin-{number}", kind="disk") == 201
     reply = api("PUT", "/leveret/alert-rules/more", {"kind": "disk"})
     assert (reply.status, f"{MAX_RULES} rules" in reply.json["reason"]) == (400, True)
-    for number in range(MAX_RULES):
-        assert api("DELETE", f"/leveret/alert-rules/rule-{number}", user="maker").status == 204
+    for rule in api.get("/leveret/alert-rules"):
+        assert api("DELETE", f"/leveret/alert-rules/{rule['name']}").status == 204
 
 
 @pytest.mark.slow

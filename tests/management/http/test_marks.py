@@ -57,6 +57,14 @@ def test_a_mark_above_the_limit_replaces_the_oldest(marks: HttpBroker) -> None:
     assert found == [f"m{number}" for number in range(2, MAX_MARKS + 2)]
 
 
+def test_marks_of_the_user_with_the_most_are_replaced(marks: HttpBroker) -> None:
+    assert marks("PUT", "/leveret/marks/release", {"time": 1}, user="operator").status == 201
+    for number in range(MAX_MARKS + 1):
+        assert marks("PUT", f"/leveret/marks/m{number}", {"time": 1000 + number}, user="maker").status == 201
+    found = [mark["name"] for mark in marks.get("/leveret/marks")]
+    assert found == ["release", *(f"m{number}" for number in range(2, MAX_MARKS + 1))]
+
+
 def test_parameters_that_are_no_marks_are_ignored() -> None:
     values: list[tuple[str, Any]] = [
         ("mark.b", {"time": 2}),

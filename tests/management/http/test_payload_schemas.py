@@ -141,6 +141,14 @@ def test_an_invalid_schema_is_refused(schemas: HttpBroker, schema: dict[str, Any
     assert schemas.get(PATH) == []
 
 
+def test_a_policymaker_adds_a_quarter_of_the_schemas(schemas: HttpBroker) -> None:
+    share, schema = MAX_SCHEMAS // 4, INT | {"vhost": "/"}
+    statuses = [schemas("PUT", f"{PATH}/s{number}", schema, user="maker").status for number in range(share + 1)]
+    assert statuses == [201] * share + [400]
+    assert schemas("PUT", f"{PATH}/other", schema, user="operator").status == 201
+    assert len(schemas.get(PATH)) == share + 1
+
+
 def test_the_number_of_schemas_is_limited(schemas: HttpBroker) -> None:
     for number in range(MAX_SCHEMAS):
         body = {"name": f"{PREFIX}s{number}", "value": INT}

@@ -12,10 +12,12 @@ from leveret.management.http.errors import bad_request
 from leveret.management.http.identity import POLICYMAKERS
 from leveret.management.http.lists import select
 from leveret.management.http.mail import is_allowed
+from leveret.management.http.places import Kind
 from leveret.management.http.prometheus_rules import describe
 from leveret.management.http.request import Answer, Request
 
 _MAX_NAME: Final = 200
+_RULES: Final = Kind("rules of alerts", MAX_RULES)
 
 
 async def list_raised(request: Request) -> Answer:
@@ -89,10 +91,8 @@ async def put_rule(request: Request) -> Answer:
                 f"mail address '{address}' is not allowed; expected one of the addresses, or an address of the domains, in"
                 " the setting management.mail.recipients"
             )
-    rules = await request.alerts.rules()
-    if name not in rules and len(rules) >= MAX_RULES:
-        raise bad_request(f"{MAX_RULES} rules of alerts exist, the maximum; delete one first")
-    return await global_parameters.store(request, global_parameters.ALERT_RULE, rule.vhost, msgspec.structs.asdict(rule))
+    value = msgspec.structs.asdict(rule)
+    return await global_parameters.store(request, global_parameters.ALERT_RULE, rule.vhost, value, _RULES)
 
 
 async def delete_rule(request: Request) -> Answer:

@@ -9,8 +9,9 @@ from typing import Final
 
 from leveret.management.http import alerts
 from leveret.management.http.control import Row
-from leveret.management.http.errors import not_authorised, not_found
+from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.identity import Identity
+from leveret.management.http.places import STORED, Kind
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.json_values import Json
 from leveret.security import roles
@@ -51,13 +52,33 @@ def check_raw_change(identity: Identity, name: str) -> None:
             )
 
 
-async def store(request: Request, prefix: str, vhost: str | None, value: Row) -> Answer:
-    """Add or replace the object that the path names. Raises `HttpError` (401) unless the user may use its vhost."""
+async def store(request: Request, prefix: str, vhost: str | None, value: Row, limit: Kind) -> Answer:
+    """Add or replace the object that the path names. The user who adds it is stored with it.
+
+    Args:
+        request: The request.
+        prefix: The prefix of the names of such objects.
+        vhost: The vhost of the object; None for all.
+        value: The object.
+        limit: The maximum number of such objects, of which each user who is no administrator has a share.
+
+    Raises:
+        HttpError: The user may not use the vhost (401), or there are too many objects (400).
+    """
     name = prefix + request.name
     _check_change(request.identity, vhost)
-    existing = await request.find("global_parameters.show", {"name": name})
-    if existing is not None and not request.identity.may_use(_vhost_of(existing)):
+    await request.occupy(STORED)
+    items = await request.control.call("global_parameters.list", {"prefix": prefix})
+    existing = next((item for item in items if item["name"] == name), None)
+    user: str | None = request.identity.name
+    if existing is None:
+        _check_number(request.identity, items, limit)
+    elif request.identity.may_use(_vhost_of(existing)):
+        user = user_of(existing)
+    else:
         raise not_authorised(f"the name '{request.name}' is in use in a vhost that the user may not use; expected another")
+    if user is not None:
+        value = value | {"user": user}
     stored = await request.change("global_parameters.set", {"name": name, "value": value})
     return CREATED if stored["created"] else NO_CONTENT
 
@@ -80,6 +101,24 @@ def _check_change(identity: Identity, vhost: str | None) -> None:
     if vhost is None:
         raise not_authorised("only administrators may change an object of all vhosts; expected one with 'vhost'")
     raise not_authorised(f"the user has no permissions for vhost '{vhost[:255]}'")
+
+
+def _check_number(identity: Identity, items: list[Row], limit: Kind) -> None:
+    if len(items) >= limit.total:
+        raise bad_request(f"{limit.total} {limit.name} exist, the maximum; delete one first")
+    own = sum(user_of(item) == identity.name for item in items)
+    if own >= limit.of_user and not identity.is_administrator():
+        raise bad_request(
+            f"{own} {limit.name} of user '{identity.name}' exist, the maximum of a user who is no administrator; delete one"
+            " first, or ask an administrator to add it"
+        )
+
+
+def user_of(item: Row) -> str | None:
+    """Return the user who has added the object in a global parameter; None if it has none."""
+    value: Json = item["value"]
+    user = value.get("user") if isinstance(value, dict) else None
+    return user if isinstance(user, str) else None
 
 
 def _vhost_of(item: Row) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Annotated, Final
 
 import msgspec
@@ -11,10 +12,11 @@ from msgspec import Meta
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, bad_request
 from leveret.management.http.global_parameters import MARK as PREFIX
+from leveret.management.http.global_parameters import user_of
 from leveret.management.http.lists import select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 
-# Maximum number of marks. A further one replaces the oldest.
+# Maximum number of marks. A further one replaces the oldest of the user with the most.
 MAX_MARKS: Final = 100
 _MAX_NAME: Final = 200
 
@@ -54,11 +56,10 @@ async def put(request: Request) -> Answer:
         at = msgspec.convert(request.body(), Mark).time
     except msgspec.ValidationError as error:
         raise bad_request(f"invalid mark: {error}") from None
-    value = {"time": int(1000 * time.time()) if at is None else at}
+    value = {"time": int(1000 * time.time()) if at is None else at, "user": request.identity.name}
     stored = await request.change("global_parameters.set", {"name": PREFIX + name, "value": value})
-    others = [other for other in await _marks(request) if other != name]
-    for oldest in others[: max(len(others) + 1 - MAX_MARKS, 0)]:
-        await _delete(request, oldest)
+    for surplus in _surplus(await request.control.call("global_parameters.list", {"prefix": PREFIX}), name):
+        await _delete(request, surplus)
     return CREATED if stored["created"] else NO_CONTENT
 
 
@@ -67,6 +68,20 @@ async def delete(request: Request) -> Answer:
     await request.get("global_parameters.show", {"name": PREFIX + request.name})
     await _delete(request, request.name)
     return NO_CONTENT
+
+
+def _surplus(parameters: list[Row], name: str) -> list[str]:
+    """Return the marks to delete: the oldest of the user with the most marks, until there are few enough."""
+    users = {item["name"].removeprefix(PREFIX): user_of(item) for item in parameters}
+    marks = list(read_marks(parameters))
+    surplus = []
+    while len(marks) > MAX_MARKS:
+        numbers = Counter(users[mark] for mark in marks)
+        most = max(numbers.values())
+        oldest = next(mark for mark in marks if mark != name and numbers[users[mark]] == most)
+        marks.remove(oldest)
+        surplus.append(oldest)
+    return surplus
 
 
 async def _marks(request: Request) -> dict[str, int]:

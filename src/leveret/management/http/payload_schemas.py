@@ -16,10 +16,12 @@ from leveret.management.http.control import Row as Item
 from leveret.management.http.errors import bad_request
 from leveret.management.http.global_parameters import PAYLOAD_SCHEMA as PREFIX
 from leveret.management.http.lists import select
+from leveret.management.http.places import Kind
 from leveret.management.http.request import Answer, Request
 from leveret.security.patterns import Pattern, matches
 
 MAX_SCHEMAS: Final = 32
+_SCHEMAS: Final = Kind("schemas of payloads", MAX_SCHEMAS)
 # Characters of a schema, and bytes of a payload that is decoded.
 MAX_SCHEMA: Final = 256 << 10
 MAX_PAYLOAD: Final = 1 << 20
@@ -176,14 +178,11 @@ async def put(request: Request) -> Answer:
             Pattern(pattern)
         except ValueError as error:
             raise bad_request(f"regular expression '{pattern[:80]}' {error}") from None
-    known = await _schemas(request)
-    if name not in known and len(known) >= MAX_SCHEMAS:
-        raise bad_request(f"{MAX_SCHEMAS} schemas of payloads exist, the maximum; delete one first")
     checked = await request.decoder.execute(Job(format=schema.format, schema=schema.schema, type=schema.type))
     if checked.error is not None:
         raise bad_request(checked.error)
     value = msgspec.structs.asdict(msgspec.structs.replace(schema, types=checked.types))
-    return await global_parameters.store(request, PREFIX, schema.vhost, value)
+    return await global_parameters.store(request, PREFIX, schema.vhost, value, _SCHEMAS)
 
 
 async def delete(request: Request) -> Answer:

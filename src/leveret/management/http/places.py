@@ -56,6 +56,8 @@ EVENTS: Final = Kind("streams of events", 500)
 # The broker executes two searches at a time, and the process decodes two payloads at a time.
 SEARCHES: Final = Kind("searches", 16, waits=True)
 DECODED: Final = Kind("payloads", 16, waits=True)
+# One at a time, so that parallel requests cannot exceed the number of objects that may be stored.
+STORED: Final = Kind("changes of alert rules and payload schemas", 1, waits=True)
 
 
 class Places:

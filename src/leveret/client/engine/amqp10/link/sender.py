@@ -243,7 +243,6 @@ class SenderCore(Link):
     def on_finished(self, error: Error | None) -> None:
         """Fail the messages of the link: they will have no outcome."""
         session = self.session
-        session.forget_sender(self)
         mine = [(number, transfer) for number, transfer in session.unsettled.items() if transfer.link is self]
         for number, _ in mine:
             del session.unsettled[number]
@@ -251,6 +250,8 @@ class SenderCore(Link):
             transfer.outcome(None, self._failure(transfer, error))
         self.queue.clear()
         self.resumed.clear()
+        # Ends the session if it is the link's own, whose error is less specific.
+        session.forget_sender(self)
 
     def _failure(self, transfer: Transfer, error: Error | None) -> Error:
         if error is None:
