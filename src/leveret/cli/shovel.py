@@ -28,6 +28,7 @@ COLUMNS: Columns = (
     ("name", "name"),
     ("type", "type"),
     ("state", "state"),
+    ("user", "user"),
     ("src_uri", "source"),
     ("src_queue", "queue"),
     ("dest_uri", "destination"),

@@ -245,6 +245,7 @@ class ShovelInfo(Reply, kw_only=True):
     Attributes:
         type: `dynamic` for a parameter, `static` for one of the configuration.
         state: `starting`, `running`, or `terminated` until it starts again.
+        user: The user with whose permissions the shovel acts at a URI without a host and a user; "" for an operator.
         changed: Unix time of the last change of the state.
         src_uri: Broker of the source without the credentials: the connected one, or the first one of the definition.
         dest_uri: The same of the destination.
@@ -260,6 +261,7 @@ class ShovelInfo(Reply, kw_only=True):
     name: str
     type: str
     state: str
+    user: str
     changed: float
     src_uri: str
     src_protocol: str

@@ -5,14 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
-from datetime import UTC, datetime
-from functools import lru_cache
 from math import ceil
 from typing import Final
-
-from leveret.management.descriptions import TlsInfo
-from leveret.security.mechanisms.base import Certificate
-from leveret.security.mechanisms.external import distinguished_name
 
 # The header of a TLS record: type, version and size of the rest (RFC 8446 section 5.1).
 RECORD_HEADER: Final = 5
@@ -34,45 +28,6 @@ def hello_state(data: bytes) -> int:
     if size > MAX_RECORD:
         return WRONG
     return COMPLETE if len(data) >= RECORD_HEADER + size else INCOMPLETE
-
-
-def describe_tls(session: ssl.SSLObject, certificate: Certificate | None) -> TlsInfo | None:
-    """Describe a TLS session and the certificate of its client; None before the end of the handshake."""
-    cipher = session.cipher()
-    if cipher is None:
-        return None
-    key_exchange, encryption, digest = _cipher_parts(cipher[0], session.context)
-    protocol = (session.version() or "").lower()
-    if not certificate:
-        return TlsInfo(protocol=protocol, key_exchange=key_exchange, cipher=encryption, hash=digest)
-    return TlsInfo(
-        protocol=protocol,
-        key_exchange=key_exchange,
-        cipher=encryption,
-        hash=digest,
-        subject=distinguished_name(certificate.get("subject", ())),
-        issuer=distinguished_name(certificate.get("issuer", ())),
-        validity=" - ".join(_moment(certificate[key]) for key in ("notBefore", "notAfter")),
-    )
-
-
-@lru_cache(maxsize=64)
-def _cipher_parts(name: str, context: ssl.SSLContext) -> tuple[str, str, str]:
-    """Return the key exchange, encryption and digest of a cipher suite in RabbitMQ's names, which are Erlang's."""
-    for suite in context.get_ciphers():
-        if suite["name"] == name:
-            exchange, authentication = (suite[key].partition("-")[2].lower() for key in ("kea", "auth"))
-            digest = "aead" if suite["aead"] else str(suite["digest"])
-            return (
-                exchange if exchange == authentication else f"{exchange}_{authentication}",
-                suite["symmetric"].replace("-", "_"),
-                "sha" if digest == "sha1" else digest,
-            )
-    return "", name, ""
-
-
-def _moment(text: str) -> str:
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class TlsProtocol(SSLProtocol):

@@ -30,9 +30,9 @@ from leveret.protocols.detect import (
 )
 from leveret.protocols.ingress_throttle import FIRST_READ, MAX_READ
 from leveret.protocols.opening import Protocols
-from leveret.protocols.peer import Peer, Receiver, Result
+from leveret.protocols.peer import Peer, Receiver, Result, describe_tls
 from leveret.server.admission import Admission
-from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, describe_tls, hello_state
+from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
 logger = logging.getLogger("leveret.server")
 

@@ -49,6 +49,11 @@ class Rights:
         self._address = address
         self._destinations = destinations
 
+    @property
+    def user(self) -> str:
+        """The user for whom the shovel acts."""
+        return self._setter.user
+
     def is_trusted(self) -> bool:
         """Return whether the shovel may connect to every destination and name files."""
         user = self._users.get(self._setter.user)

@@ -100,6 +100,7 @@ class Shovel:
             name=self.name,
             type=self.type,
             state=self._state,
+            user=self._rights.user,
             changed=round(self._changed, 3),
             src_uri=without_credentials(self._uris[0]),
             src_protocol=source.protocol,

@@ -117,6 +117,18 @@ def test_a_user_operates_queues_that_match_and_views_others(api: HttpBroker, que
     assert api.get("/leveret/role/%2F/yours", user="manager")["permissions"] == []
 
 
+def test_own_rights_for_many_names(api: HttpBroker, queues: None, user: str) -> None:
+    grant(api, user, {"role": "operator", "vhosts": "^/$", "names": r"^orders\."}, {"role": "viewer"})
+    names = ["orders.a", "invoices"] * 250
+    found = api("POST", "/leveret/role/%2F", {"names": names}, user=user).json
+    assert [row["role"] for row in found] == ["operator", "viewer"] * 250
+    found = api("POST", "/leveret/role/%2F", {"names": ["mine", "yours"]}, user="manager").json
+    assert [row["permissions"] for row in found] == [["configure", "write", "read"], []]
+    for wrong in (["x"] * 501, "x", [1]):
+        reply = api("POST", "/leveret/role/%2F", {"names": wrong})
+        assert (reply.status, "at most 500 strings" in reply.json["reason"]) == (400, True)
+
+
 def test_changes_by_pattern_leave_out_queues_without_the_role(api: HttpBroker, queues: None, user: str) -> None:
     grant(api, user, {"role": "operator", "names": "^orders\\.a$"}, {"role": "viewer"})
     change = {"action": "pause", "pattern": "^(orders|invoices)", "dry_run": True}

@@ -62,6 +62,7 @@ def test_a_running_shovel_has_rabbitmqs_keys(api: HttpBroker, shovel: str) -> No
         "vhost": "/",
         "type": "dynamic",
         "state": "running",
+        "user": "guest",
         "src_uri": "amqp://",
         "src_protocol": "amqp091",
         "src_queue": "from",

@@ -79,6 +79,14 @@ class Access:
     def check(self, identity: Identity, vhost: str | None) -> None:
         """Raise `HttpError` unless the user may use the route for a vhost, or for none."""
 
+    def allows(self, identity: Identity, vhost: str | None) -> bool:
+        """Return whether the user may use the route for a vhost, or for none."""
+        try:
+            self.check(identity, vhost)
+        except HttpError:
+            return False
+        return True
+
 
 class _Tagged(Access):
     def __init__(self, reason: str, *tags: str) -> None:

@@ -201,6 +201,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     roles.put: Operation(body=schemas.RolesToSet, status=204),
     roles.delete: Operation(status=204),
     roles.show_own: Operation(schemas.OwnRole),
+    roles.list_own: Operation(list[schemas.OwnRole], schemas.OwnNames),
     overview.list_providers: Operation(list[schemas.Provider]),
     session.login: Operation(body=schemas.SignIn, status=204),
     session.show: Operation(schemas.Session),

@@ -155,6 +155,12 @@ class RolesToSet(Body):
     grants: list[RoleToGrant]
 
 
+class OwnNames(Body):
+    """Names of at most 500 queues and exchanges, which need not exist."""
+
+    names: list[str]
+
+
 class OwnRole(Answer):
     """The highest role of the user for a queue or exchange, and those of `configure`, `write` and `read` that the user has.
 
@@ -167,10 +173,11 @@ class OwnRole(Answer):
 
 
 class SessionUser(Whoami):
-    """The user of a session, with the roles, and the vhosts that the user may use."""
+    """The user of a session, with the roles, the vhosts that the user may use, and those of which also the policies."""
 
     grants: list[Role]
     vhosts: list[str]
+    policy_vhosts: list[str]
 
 
 class Session(Answer):
@@ -1085,6 +1092,8 @@ class Link(Answer):
 class Shovel(Answer, kw_only=True):
     """A shovel. `timestamp` is the time of the last change of the state, `error` the last failure.
 
+    `user` has the user with whose permissions the shovel acts at a URI without a host and a user; "" for an operator.
+
     `forwarded` counts the messages that were acknowledged to the source. `remaining` is null unless the shovel will end.
     """
 
@@ -1094,6 +1103,7 @@ class Shovel(Answer, kw_only=True):
     vhost: str
     type: Literal["dynamic", "static"]
     state: Literal["starting", "running", "terminated"]
+    user: str
     reason: str | UnsetType = UNSET
     src_uri: str
     src_protocol: str

@@ -10,7 +10,7 @@ import msgspec
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
-from leveret.management.http.identity import Identity
+from leveret.management.http.identity import POLICY, Identity
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 
 logger = logging.getLogger("leveret.http")
@@ -110,4 +110,12 @@ async def end_any_session(request: Request) -> Answer:
 
 def _described(identity: Identity) -> dict[str, object]:
     grants = [msgspec.structs.asdict(grant) for grant in identity.grants.listed]
-    return {"name": identity.name, "tags": sorted(identity.tags), "grants": grants, "vhosts": sorted(identity.vhosts)}
+    vhosts = sorted(identity.vhosts)
+    policies = [vhost for vhost in vhosts if POLICY.allows(identity, vhost)]
+    return {
+        "name": identity.name,
+        "tags": sorted(identity.tags),
+        "grants": grants,
+        "vhosts": vhosts,
+        "policy_vhosts": policies,
+    }

@@ -26,7 +26,7 @@ def _show(request: Request, item: Row) -> Row:
     row = {
         "node": request.settings.node,
         "timestamp": time.strftime(_TIME_FORMAT, time.localtime(item["changed"])),
-        **{key: item[key] for key in ("name", "vhost", "type", "state")},
+        **{key: item[key] for key in ("name", "vhost", "type", "state", "user")},
         **{key: item[key] for key in _ENDS if item[key]},
         **{key: item[key] for key in _NUMBERS},
     }

@@ -153,6 +153,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(roles.put, ADMIN),
         "DELETE": Route(roles.delete, ADMIN),
     },
+    "/leveret/role/{vhost}": {"POST": Route(roles.list_own, ANY, "visible", reads=True)},
     "/leveret/role/{vhost}/{name}": {"GET": Route(roles.show_own, ANY, "visible")},
     "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leveret.management.operations.operation import OWN, PERMISSIONS, Context, Operation, Operations
-from leveret.management.structs import NamedInVhost, Reply, Request
+from leveret.management.structs import Reply, Request
 from leveret.security.permissions import Permission, TopicPermission
 
 
@@ -38,10 +38,17 @@ class PermissionInfo(Reply, kw_only=True):
     source: str
 
 
-class Permitted(Reply, kw_only=True):
-    """Those of `configure`, `write` and `read` that a user has for an exchange or queue."""
+class OwnNames(Request, kw_only=True):
+    """Names of exchanges and queues, which need not exist."""
 
-    permissions: list[str]
+    vhost: str = "/"
+    names: list[str]
+
+
+class Permitted(Reply, kw_only=True):
+    """Those of `configure`, `write` and `read` that a user has for each name."""
+
+    permissions: list[list[str]]
 
 
 class TopicSet(Of, kw_only=True):
@@ -98,10 +105,10 @@ def delete(context: Context, request: Of) -> None:
     context.users.set_permission(request.user, request.vhost, None)
 
 
-def show_own(context: Context, request: NamedInVhost) -> Permitted:
-    """Return the permissions of the caller for an exchange or queue, which need not exist."""
+def show_own(context: Context, request: OwnNames) -> Permitted:
+    """Return the permissions of the caller for exchanges and queues."""
     may = context.principal.may
-    return Permitted(permissions=[one for one in PERMISSIONS if may(request.vhost, one, request.name)])
+    return Permitted(permissions=[[one for one in PERMISSIONS if may(request.vhost, one, name)] for name in request.names])
 
 
 def list_topic_permissions(context: Context, request: List) -> Iterator[TopicPermissionInfo]:
@@ -139,7 +146,7 @@ OPERATIONS: Operations = {
     "permissions.list": Operation(list_permissions, List, PermissionInfo),
     "permissions.set": Operation(set_permission, Set, changes=True),
     "permissions.delete": Operation(delete, Of, changes=True),
-    "permissions.show_own": Operation(show_own, NamedInVhost, Permitted, OWN),
+    "permissions.show_own": Operation(show_own, OwnNames, Permitted, OWN),
     "topic_permissions.list": Operation(list_topic_permissions, List, TopicPermissionInfo),
     "topic_permissions.set": Operation(set_topic_permission, TopicSet, changes=True),
     "topic_permissions.clear": Operation(clear_topic_permissions, TopicClear, changes=True),

@@ -10,8 +10,9 @@ import { ArgumentFields, argumentsIn, fieldsOf } from "./ui/arguments.js";
 import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
 import { VhostChoice } from "./ui/list.js";
-import { isAdministrator, mayUse, ownVhosts } from "./session.js";
+import { maySetPoliciesIn, mayUse, ownVhosts } from "./session.js";
 import { toast } from "./ui/parts.js";
+import { readRoles, rightNoun } from "./ui/roles.js";
 
 /** Leaves the page of an object that no longer exists for another one, unless the user has left it. */
 function leave(parts, target, query) {
@@ -20,16 +21,16 @@ function leave(parts, target, query) {
   }
 }
 
-/** Returns the vhost of the view, or one that the user may use. */
-function currentVhost() {
+/** Returns the vhost of the view, or one in which the user may make the change. */
+function currentVhost(may = mayUse) {
   const vhost = route.value.query.vhost || "/";
-  return mayUse(vhost) || isAdministrator() ? vhost : (ownVhosts()[0] ?? vhost);
+  return may(vhost) ? vhost : (ownVhosts().find(may) ?? vhost);
 }
 
-const VhostField = ({ state: [values, set] }) => html`
+const VhostField = ({ may = mayUse, state: [values, set] }) => html`
   <label class="field">
     <span>Vhost</span>
-    <${VhostChoice} required own value=${values.vhost} onChange=${(name) => set("vhost", name)} />
+    <${VhostChoice} required may=${may} value=${values.vhost} onChange=${(name) => set("vhost", name)} />
   </label>
 `;
 
@@ -178,18 +179,18 @@ const MAX_LISTED = 200;
 const isKept = (queue, { empty, unused }) => (empty && queue.messages > 0) || (unused && queue.consumers > 0);
 const switchQueue = (verb) => (queue) => call("POST", path("leveret", "queues", queue.vhost, queue.name, verb));
 
-/** Changes of many queues: which queues they `skip`, the key of the `messages` that are affected, and the call for one queue. */
+/** Changes of many queues: the role and the permission that they need, which queues they `skip`, the key of the `messages` that are affected, and the call for one queue. */
 const BULK = {
   delete: {
-    verb: "Delete", done: "Deleted", skip: isKept, messages: "messages",
+    verb: "Delete", done: "Deleted", needs: ["administrator", "configure"], skip: isKept, messages: "messages",
     change: (queue, { empty, unused }) => call("DELETE", withQuery(queuePath(queue), { "if-empty": empty, "if-unused": unused })),
   },
   purge: {
-    verb: "Purge", done: "Purged", skip: (queue) => queue.type === "stream" || queue.messages_ready === 0, messages: "messages_ready",
+    verb: "Purge", done: "Purged", needs: ["operator", "read"], skip: (queue) => queue.type === "stream" || queue.messages_ready === 0, messages: "messages_ready",
     change: (queue) => call("DELETE", `${queuePath(queue)}/contents`),
   },
-  pause: { verb: "Pause", done: "Paused", skip: (queue) => queue.state === "paused", messages: "messages", change: switchQueue("pause") },
-  resume: { verb: "Resume", done: "Resumed", skip: (queue) => queue.state !== "paused", messages: "messages", change: switchQueue("resume") },
+  pause: { verb: "Pause", done: "Paused", needs: ["operator", "configure"], skip: (queue) => queue.state === "paused", messages: "messages", change: switchQueue("pause") },
+  resume: { verb: "Resume", done: "Resumed", needs: ["operator", "configure"], skip: (queue) => queue.state !== "paused", messages: "messages", change: switchQueue("resume") },
 };
 const BULK_CHANGES = [
   ["pause", "Pause: stop deliveries"],
@@ -210,6 +211,16 @@ export function changeQueues(read) {
   openDialog("Change queues", () => html`<${BulkChange} read=${read} action="pause" />`);
 }
 
+/** Reads the listed queues with what the user may do with each: `may(role, permission)`. */
+async function readAllowed(read) {
+  const found = [];
+  for (const [vhost, queues] of Map.groupBy(await read(), (queue) => queue.vhost)) {
+    const may = await readRoles(vhost, queues.map(({ name }) => name));
+    found.push(...queues.map((queue) => ({ ...queue, may: (...needs) => may(queue.name, ...needs) })));
+  }
+  return found;
+}
+
 const bulkKey = (queue) => `${queue.vhost}\n${queue.name}`;
 
 function BulkChange({ read, action }) {
@@ -219,10 +230,12 @@ function BulkChange({ read, action }) {
   const [spared, setSpared] = useState(new Set()); // the queues that the user has excluded
   const [progress, setProgress] = useState(null);
   useEffect(() => {
-    read().then(setQueues, (error) => setProgress({ failures: [error.message] }));
+    readAllowed(read).then(setQueues, (error) => setProgress({ failures: [error.message] }));
   }, []);
-  const { verb, done: past, skip, messages: affected, change } = BULK[values.action];
-  const candidates = (queues ?? []).filter((queue) => !queue.exclusive && !skip(queue, values));
+  const { verb, done: past, needs, skip, messages: affected, change } = BULK[values.action];
+  const wanted = (queues ?? []).filter((queue) => !queue.exclusive && !skip(queue, values));
+  const candidates = wanted.filter((queue) => queue.may(...needs));
+  const refused = wanted.length - candidates.length;
   const chosen = candidates.filter((queue) => !spared.has(bulkKey(queue)));
   const messages = chosen.reduce((sum, queue) => sum + queue[affected], 0);
   const toggle = (queue) => {
@@ -250,7 +263,7 @@ function BulkChange({ read, action }) {
     }
     await Promise.all(Array.from({ length: PARALLEL }, work));
     if (failures.length) {
-      setQueues(await read());
+      setQueues(await readAllowed(read));
       throw new Error(`${past} ${plural(done, "queue")}; ${plural(failures.length, "failure")}: ${failures.slice(0, 5).join("; ")}`);
     }
     return `${past} ${plural(done, "queue")}`;
@@ -259,11 +272,12 @@ function BulkChange({ read, action }) {
     return html`<p role="status">${progress?.failures[0] ?? "Reading the list…"}</p>`;
   }
   return html`
-    <${ChangeForm} label=${`${verb} ${plural(chosen.length, "queue")}`} tone="danger" submit=${execute}>
+    <${ChangeForm} label=${`${verb} ${plural(chosen.length, "queue")}`} tone="danger" submit=${execute} disabled=${chosen.length === 0}>
       ${action !== "delete" && html`<${Choice} label="Change" name="action" state=${state} options=${BULK_CHANGES} />`}
       <p>
         Dry run: <b>${plural(chosen.length, "queue")}</b> of ${count(queues.length)} would be ${past.toLowerCase()},
         with <b>${plural(messages, "message")}</b>.
+        ${refused > 0 && ` Your user lacks the ${rightNoun()} for ${plural(refused, "queue")} more.`}
       </p>
       ${action === "delete" &&
       html`
@@ -729,7 +743,7 @@ export function editPolicy(collection, policy) {
 function EditPolicy({ collection, policy }) {
   const known = collection === "policies" ? POLICY_KEYS : POLICY_KEYS.filter(({ operator }) => operator);
   const state = useFields({
-    vhost: policy?.vhost ?? currentVhost(),
+    vhost: policy?.vhost ?? currentVhost(maySetPoliciesIn),
     name: policy?.name ?? "",
     pattern: policy?.pattern ?? "",
     "apply-to": policy?.["apply-to"] ?? "queues",
@@ -769,7 +783,7 @@ function EditPolicy({ collection, policy }) {
   }
   return html`
     <${ChangeForm} label="Set policy" submit=${submit}>
-      ${!policy && html`<div class="pair"><${VhostField} state=${state} /><${Text} label="Name" name="name" state=${state} required /></div>`}
+      ${!policy && html`<div class="pair"><${VhostField} may=${maySetPoliciesIn} state=${state} /><${Text} label="Name" name="name" state=${state} required /></div>`}
       <${Text} label="Pattern of names" name="pattern" state=${state} required hint=${matching === null ? "An RE2 expression" : `Matches ${plural(matching, "queue")} now`} />
       <div class="pair">
         <${Choice} label="Applies to" name="apply-to" state=${state} options=${APPLY_TO} />

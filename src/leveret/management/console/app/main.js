@@ -7,7 +7,7 @@ import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } 
 import { installKeys, openHelp, openPalette } from "./keyboard.js";
 import { isPaused, pausedAt, setPaused, source, start, stop } from "./live.js";
 import { link, route } from "./route.js";
-import { isReadOnly, notice, resume, signIn, signInAtProvider, signOut, user, ways } from "./session.js";
+import { isReadOnly, notice, resume, SESSION, signIn, signInAtProvider, signOut, update, user, ways } from "./session.js";
 import { theme, toggleTheme } from "./theme.js";
 import { useResource } from "./data.js";
 import { DialogHost, closeDialog } from "./ui/dialog.js";
@@ -124,6 +124,8 @@ function Frame() {
     countAlerts();
     return stop;
   }, [user.value.name]);
+  const { value: session } = useResource(SESSION, { slow: true });
+  useEffect(() => update(session?.user), [session]);
   const { component: View, title } = viewOf(parts);
   useLayoutEffect(() => {
     document.title = `${title} · Leveret`;

@@ -4,9 +4,9 @@ import { ApiError, abandonRequests, allowRequests, call, get, whenSignedOut } fr
 import { signal } from "./html.js";
 import { beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
-const SESSION = "/leveret/session";
+export const SESSION = "/leveret/session";
 
-/** The user: `{name, tags, grants}`; null while the sign-in form is shown, undefined until the first check ends. */
+/** The user: `{name, tags, grants, vhosts, policy_vhosts}`; null while the sign-in form is shown, undefined until the first check ends. */
 export const user = signal(undefined);
 /** Why the sign-in form is shown; "" if there is nothing to say. */
 export const notice = signal("");
@@ -31,7 +31,8 @@ export const hasRoles = () => grants().length > 0;
 export const includesRole = (role, wanted) => ROLES.indexOf(role) >= ROLES.indexOf(wanted);
 /** The vhosts in which the user has permissions or roles. */
 export const ownVhosts = () => user.value?.vhosts ?? [];
-export const mayUse = (vhost) => ownVhosts().includes(vhost);
+/** Whether the user may change objects of a vhost. */
+export const mayUse = (vhost) => isAdministrator() || ownVhosts().includes(vhost);
 /** Whether the user may have a role for some queue or exchange, or permissions, to change it. */
 export const mayChangeSome = (wanted) => !isReadOnly() && ownVhosts().length > 0 && (!hasRoles() || grants().some(({ role }) => includesRole(role, wanted)));
 /** Whether the user may declare queues and exchanges in some vhost. */
@@ -39,10 +40,9 @@ export const mayDeclare = () => mayChangeSome("administrator");
 /** Whether the user may change what is for administrators. */
 export const mayAdminister = () => isAdministrator() && !isReadOnly();
 /** Whether the user may change objects of a vhost that are for policymakers, or those of all vhosts (null). */
-export const mayChangeIn = (vhost) => isPolicymaker() && !isReadOnly() && (isAdministrator() || mayUse(vhost));
+export const mayChangeIn = (vhost) => isPolicymaker() && !isReadOnly() && mayUse(vhost);
 /** Whether the user may set policies in a vhost, or in some vhost. */
-const hasPolicyRole = () => grants().some(({ role, names }) => includesRole(role, "policymaker") && names === ".*");
-export const maySetPoliciesIn = (vhost) => mayChangeIn(vhost) || (!isReadOnly() && mayUse(vhost) && hasPolicyRole());
+export const maySetPoliciesIn = (vhost) => !isReadOnly() && (isAdministrator() || (user.value?.policy_vhosts ?? []).includes(vhost));
 export const maySetPolicies = () => mayAdminister() || ownVhosts().some(maySetPoliciesIn);
 /** Whether the user may set alert rules, payload schemas and the like in some vhost. */
 export const mayMakeRules = () => mayAdminister() || ownVhosts().some(mayChangeIn);
@@ -52,6 +52,13 @@ function opened(found) {
   whenSignedOut((error) => closed(error.message));
   notice.value = "";
   user.value = found;
+}
+
+/** Takes over the tags, roles and vhosts of the user as they are now. */
+export function update(found) {
+  if (found && JSON.stringify(found) !== JSON.stringify(user.value)) {
+    user.value = found;
+  }
 }
 
 function closed(text) {

@@ -5,6 +5,7 @@ import { plain } from "../format.js";
 import { html } from "../html.js";
 import { copyAs } from "./copy.js";
 import { ExchangeLink, QueueLink } from "./parts.js";
+import { useRoles } from "./roles.js";
 import { SmallTable } from "./table.js";
 
 const FROM = { id: "source", title: "From exchange", cell: (row) => html`<${ExchangeLink} vhost=${row.vhost} name=${row.source} />` };
@@ -22,8 +23,10 @@ const REST = [
   { id: "arguments", title: "Arguments", rank: 1, cell: (row) => (Object.keys(row.arguments).length ? html`<code>${plain(row.arguments)}</code>` : "") },
 ];
 
-/** Bindings with their sources (`from`) or their destinations. `mayRemove` is the right for the object that they have in common. */
-export function BindingTable({ bindings, from, mayRemove }) {
+/** Bindings of a vhost with their sources (`from`) or their destinations. */
+export function BindingTable({ bindings, from, vhost }) {
+  const may = useRoles(vhost, [...new Set((bindings ?? []).flatMap(({ source, destination }) => (source ? [source, destination] : [])))]);
+  const mayRemove = ({ source, destination }) => may(source, "administrator", "read") && may(destination, "administrator", "write");
   const remove = {
     id: "remove",
     title: "",
@@ -33,7 +36,7 @@ export function BindingTable({ bindings, from, mayRemove }) {
     sortable: false,
     cell: (row) => row.source !== "" && html`
         <button class="link" onClick=${() => copyAs("binding", row)}>Copy as…</button>${" "}
-        <button class="link" onClick=${() => removeBinding(row)} disabled=${!mayRemove}>Remove…</button>
+        <button class="link" onClick=${() => removeBinding(row)} disabled=${!mayRemove(row)}>Remove…</button>
       `,
   };
   return html`

@@ -44,9 +44,10 @@ function Modal({ opened }) {
 /**
  * A form in a dialog that executes a change. It keeps its input if the change fails, and shows the reason until the input changes.
  *
- * `submit` returns the message for the user; `children` are the fields. `forAll` is for changes that read-only users may make.
+ * `submit` returns the message for the user; `children` are the fields. `forAll` is for changes that read-only users may make, `disabled`
+ * for a change of nothing.
  */
-export function ChangeForm({ label, tone = "primary", submit, stay, forAll, children }) {
+export function ChangeForm({ label, tone = "primary", submit, stay, forAll, disabled, children }) {
   const isRefused = isReadOnly() && !forAll;
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -80,7 +81,7 @@ export function ChangeForm({ label, tone = "primary", submit, stay, forAll, chil
       ${isRefused && html`<${Note}>Your user has the tag read-only and may change nothing.<//>`}
       <div class="end">
         ${!stay && html`<button type="button" onClick=${closeDialog}>Cancel</button>`}
-        <button class=${tone} disabled=${busy || isRefused}>${label}</button>
+        <button class=${tone} disabled=${busy || isRefused || disabled}>${label}</button>
       </div>
     </form>
   `;

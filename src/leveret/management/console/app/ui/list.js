@@ -7,7 +7,6 @@ import { favouritePaths, favourites, listAll, setFavourite } from "../favourites
 import { plain, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { route, setQuery } from "../route.js";
-import { isAdministrator, mayUse } from "../session.js";
 import { Failure, Note, Title, toast } from "./parts.js";
 import { sortRows, Table, valueOf } from "./table.js";
 
@@ -238,10 +237,10 @@ export function FilterField({ value, onChoice, ...rest }) {
   `;
 }
 
-/** The vhosts to choose from: with `own`, those that the user may use. Administrators may use all of them. */
-export function VhostChoice({ value, required, own, onChange = (name) => setQuery({ vhost: name }) }) {
+/** The vhosts to choose from: those of which `may` is true. */
+export function VhostChoice({ value, required, may = () => true, onChange = (name) => setQuery({ vhost: name }) }) {
   const { value: vhosts } = useResource(withQuery("/vhosts", { columns: "name" }), { slow: true });
-  const names = (vhosts ?? []).map(({ name }) => name).filter((name) => !own || isAdministrator() || mayUse(name));
+  const names = (vhosts ?? []).map(({ name }) => name).filter(may);
   if (value && !names.includes(value)) {
     names.push(value);
   }

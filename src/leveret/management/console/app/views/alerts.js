@@ -151,7 +151,7 @@ function EditRule({ rule }) {
       ${(ofQueues || !isAdministrator()) &&
       html`
         <div class="pair">
-          <label class="field"><span>Vhost</span><${VhostChoice} own required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
+          <label class="field"><span>Vhost</span><${VhostChoice} may=${mayChangeIn} required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
           ${ofQueues && html`<${Text} label="Pattern of names" name="pattern" state=${state} maxlength="1000" hint="An RE2 expression. Empty: all queues" />`}
         </div>
       `}

@@ -9,6 +9,7 @@ import { route, setQuery } from "../route.js";
 import { ChangeForm, openDialog } from "../ui/dialog.js";
 import { FilterField } from "../ui/list.js";
 import { Facts, Failure, Note, Title } from "../ui/parts.js";
+import { useRoles } from "../ui/roles.js";
 import { Table } from "../ui/table.js";
 
 const PAGE_SIZE = 100;
@@ -55,15 +56,25 @@ function Change({ record }) {
   `;
 }
 
+/** The names and permissions that a deleted object needs to be declared again; policies need none. */
+function needsOf({ kind, name, before }) {
+  if (kind === "binding") {
+    return [[before.source, "read"], [before.destination, "write"]];
+  }
+  return kind === "queue" || kind === "exchange" ? [[name, "configure"]] : [];
+}
+
 /** The form that declares a deleted object again. */
 function Restore({ record }) {
   const reason = obstacle(record);
+  const needs = reason ? [] : needsOf(record);
+  const may = useRoles(record.vhost, needs.map(([name]) => name));
   if (reason) {
     return html`<${Note}>This object cannot be restored from the log. ${reason}<//>`;
   }
   const { bindings, more_bindings: more } = record.before;
   return html`
-    <${ChangeForm} label="Restore" submit=${() => restore(record)}>
+    <${ChangeForm} label="Restore" submit=${() => restore(record)} disabled=${!needs.every(([name, permission]) => may(name, "administrator", permission))}>
       <p>
         Declares the ${record.kind.replace("_", " ")} again as it was${bindings?.length > 0 ? `, with ${plural(bindings.length, "binding")}` : ""}.
         ${record.kind === "queue" && " Its messages are not restored."}

@@ -126,9 +126,9 @@ function Bindings({ exchange, target }) {
       actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })} disabled=${!may("administrator", "read")}>Add binding</button>`}
       flush
     >
-      <${BindingTable} bindings=${outgoing} mayRemove=${may("administrator", "read")} />
+      <${BindingTable} bindings=${outgoing} vhost=${vhost} />
     <//>
-    ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from mayRemove=${may("administrator", "write")} /><//>`}
+    ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from vhost=${vhost} /><//>`}
   `;
 }
 

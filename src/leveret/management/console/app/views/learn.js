@@ -9,12 +9,13 @@ import { LESSONS } from "../learn/lessons.js";
 import { beginning, forget, fullName, isDone, objectsOf, progress, setDone, setProgress } from "../learn/progress.js";
 import { refresh } from "../live.js";
 import { link, route } from "../route.js";
-import { isReadOnly, mayReadPayloads } from "../session.js";
+import { hasRoles, isReadOnly, mayReadPayloads } from "../session.js";
 import { CopyAs } from "../ui/copy.js";
 import { confirmChange } from "../ui/dialog.js";
 import { Text } from "../ui/form.js";
 import { VhostChoice } from "../ui/list.js";
 import { Badge, Failure, Note, Panel, QueueLink, Title, toast } from "../ui/parts.js";
+import { useRoles } from "../ui/roles.js";
 import { SmallTable } from "../ui/table.js";
 
 // Milliseconds between two checks of a step that waits.
@@ -24,6 +25,27 @@ const locationOf = (lesson, step) => link(["learn", lesson.id], { step: step?.id
 const doneOf = (lesson) => lesson.steps.filter((step) => isDone(lesson, step)).length;
 
 const Permission = () => isReadOnly() && html`<${Note}>Your user has the tag read-only and may change nothing. You can read the lessons, but not run them.<//>`;
+
+/** Whether a lesson publishes to the default exchange. */
+const isDirect = ({ steps }) =>
+  steps.some((step) => step.operations(fullName, step.ask?.example).some(([kind, { exchange }]) => kind === "message" && exchange === ""));
+
+/** Whether the user may run a lesson: `{allowed, isKnown}`. */
+function useAllowed(lesson) {
+  const { queues, exchanges } = objectsOf(lesson);
+  const may = useRoles(progress.value.vhost, ["", ...queues, ...exchanges]);
+  const owns = (name) => ["configure", "write", "read"].every((permission) => may(name, "administrator", permission));
+  const allowed = [...queues, ...exchanges].every(owns) && (!isDirect(lesson) || may("", "operator", "write"));
+  return { allowed, isKnown: may.isKnown };
+}
+
+const Needs = ({ lesson }) => html`
+  <${Note}>
+    Your user needs ${hasRoles() ? "the role administrator" : "the permissions configure, write and read"} for names that begin with <code>${beginning()}</code>
+    ${isDirect(lesson) && `, and ${hasRoles() ? "the role operator" : "the permission write"} for the default exchange, amq.default`}.
+    <a href=${link(["learn"])}>Choose a vhost and a prefix</a>
+  <//>
+`;
 
 export function LearnView() {
   const { vhost, prefix } = progress.value;
@@ -71,12 +93,13 @@ function Lesson({ lesson }) {
   const wanted = route.value.query.step;
   const index = Math.max(0, lesson.steps.findIndex(({ id }) => id === wanted));
   const step = lesson.steps[index];
+  const { allowed, isKnown } = useAllowed(lesson);
   return html`
     <${Title}
       crumb=${html`<a href=${link(["learn"])}>Learn</a>`}
       title=${lesson.title}
       badges=${doneOf(lesson) === lesson.steps.length && html`<${Badge} tone="good">done<//>`}
-      actions=${html`<button disabled=${isReadOnly()} onClick=${() => cleanUp(lesson)}>Clean up…</button>`}
+      actions=${html`<button disabled=${!allowed} onClick=${() => cleanUp(lesson)}>Clean up…</button>`}
     />
     <nav class="tabs" aria-label="Steps">
       ${lesson.steps.map(
@@ -88,8 +111,9 @@ function Lesson({ lesson }) {
       )}
     </nav>
     <${Permission} />
+    ${isKnown && !allowed && !isReadOnly() && html`<${Needs} lesson=${lesson} />`}
     <div class="grid">
-      <${Step} key=${`${lesson.id} ${step.id}`} lesson=${lesson} step=${step} index=${index} />
+      <${Step} allowed=${allowed} key=${`${lesson.id} ${step.id}`} lesson=${lesson} step=${step} index=${index} />
       <div class="column">
         <${Objects} lesson=${lesson} />
         <${Code} step=${step} />
@@ -148,7 +172,7 @@ async function prepare(lesson, index) {
   }
 }
 
-function Step({ lesson, step, index }) {
+function Step({ lesson, step, index, allowed }) {
   const [answer, setAnswer] = useState(step.ask?.kind === "many" ? [] : "");
   const [outcome, setOutcome] = useState(null);
   const [error, setError] = useState(null);
@@ -197,10 +221,9 @@ function Step({ lesson, step, index }) {
         <form class="form" onSubmit=${submit}>
           ${step.ask && html`<${Question} ask=${step.ask} answer=${answer} setAnswer=${setAnswer} />`}
           ${isHidden && html`<${Note}>Your user has the tag no-payloads, and this step reads messages.<//>`}
-          <div class="end"><button class="primary" disabled=${busy || isReadOnly() || isHidden}>${step.label}</button></div>
+          <div class="end"><button class="primary" disabled=${busy || !allowed || isHidden}>${step.label}</button></div>
           <div role="status">${outcome && html`<${Outcome} outcome=${outcome} asks=${Boolean(step.ask)} />`}</div>
           <${Failure} error=${error} />
-          ${error?.status === 401 && html`<p class="small">Your user needs permissions for the names of the lesson. <a href=${link(["learn"])}>Choose a prefix</a></p>`}
           ${(error?.missing || (outcome && !outcome.right)) && html`<p class="small">If the queues do not have what the step expects: <button type="button" class="link" disabled=${busy} onClick=${repair}>Prepare this step</button> deletes the objects of the lesson and runs the steps before.</p>`}
         </form>
         ${outcome?.right && (next ? html`<p><a href=${locationOf(lesson, next)}>Next: ${next.title}</a></p>` : html`<p>The lesson is done. <button class="link" onClick=${() => cleanUp(lesson)}>Clean up…</button></p><p><a href=${link(["learn"])}>Other lessons</a></p>`)}

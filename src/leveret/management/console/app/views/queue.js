@@ -180,7 +180,7 @@ function Bindings({ queue }) {
   return html`
     <${Failure} error=${error} />
     <${Panel} title="Bindings to this queue" actions=${add} flush>
-      <${BindingTable} bindings=${value} from mayRemove=${may("administrator", "write")} />
+      <${BindingTable} bindings=${value} from vhost=${queue.vhost} />
     <//>
   `;
 }

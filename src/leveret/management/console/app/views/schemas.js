@@ -94,7 +94,7 @@ function SetSchema({ schema }) {
       ${!isAvro && html`<${Text} label="Message type" name="type" state=${state} required maxlength="1000" placeholder="shop.Order" />`}
       <p class="muted">The schema is used for messages that meet all of these conditions. Empty: any.</p>
       <div class="pair">
-        <label class="field"><span>Vhost</span><${VhostChoice} own required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
+        <label class="field"><span>Vhost</span><${VhostChoice} may=${mayChangeIn} required=${!isAdministrator()} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
         <${Text} label="Content type" name="content_type" state=${state} maxlength="255" />
       </div>
       <div class="pair">

@@ -51,6 +51,7 @@ const COLUMNS = [
   { id: "vhost", title: "Vhost", width: 90, rank: 9 },
   { id: "type", title: "Type", width: 86, rank: 8 },
   { id: "state", title: "State", width: 104, cell: (row) => html`<${Badge} tone=${TONES[row.state]} title=${`since ${row.timestamp}`}>${row.state}<//>` },
+  { id: "user", title: "User", width: 90, rank: 10 },
   END("src", "Source"),
   { ...END("dest", "Destination"), rank: 2 },
   {

@@ -8,7 +8,7 @@ import { has, path } from "../api.js";
 import { useResource } from "../data.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
-import { user as signedIn } from "../session.js";
+import { mayAdminister, user as signedIn } from "../session.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Panel, Title, UserLink, changeColumn } from "../ui/parts.js";
@@ -33,7 +33,7 @@ export const UsersView = () => html`
     paged=${false}
     columns=${COLUMNS}
     keyOf=${(row) => row.name}
-    actions=${html`<button class="primary" onClick=${() => editUser(null)}>Add user</button>`}
+    actions=${mayAdminister() && html`<button class="primary" onClick=${() => editUser(null)}>Add user</button>`}
   />
 `;
 
@@ -42,7 +42,7 @@ const pattern = (id, title) => ({ id, title, cell: (row) => html`<code title=${r
 const VHOST = { id: "vhost", title: "Vhost" };
 const PATTERNS = [pattern("configure", "Configure"), pattern("write", "Write"), pattern("read", "Read")];
 const CHANGE = changeColumn(
-  (row) => html`
+  (row) => mayAdminister() && html`
     <button class="link" onClick=${() => editPermission(row)}>Change…</button>${" "}
     <button class="link" onClick=${() => clearPermission(row)}>Clear…</button>
   `,
@@ -51,7 +51,7 @@ const permissionKey = (row) => `${row.vhost}\n${row.user}`;
 
 const EXCHANGE = { id: "exchange", title: "Exchange", cell: (row) => html`<${ExchangeLink} vhost=${row.vhost} name=${row.exchange} />` };
 const CHANGE_TOPIC = changeColumn(
-  (row) => html`
+  (row) => mayAdminister() && html`
     <button class="link" onClick=${() => editTopicPermission(row)}>Change…</button>${" "}
     <button class="link" onClick=${() => clearTopicPermission(row)}>Clear…</button>
   `,
@@ -77,7 +77,7 @@ export function PermissionsView() {
       empty=${topics ? "No topic permissions: routing keys are not restricted." : "No permissions."}
       actions=${html`
         <a class="button" href=${link(["permissions"], { kind: topics ? "" : "topic" })}>${topics ? "Permissions" : "Topic permissions"}</a>
-        <button class="primary" onClick=${() => (topics ? editTopicPermission() : editPermission())}>${topics ? "Set topic permissions" : "Set permissions"}</button>
+        ${mayAdminister() && html`<button class="primary" onClick=${() => (topics ? editTopicPermission() : editPermission())}>${topics ? "Set topic permissions" : "Set permissions"}</button>`}
       `}
     />
   `;
@@ -88,10 +88,10 @@ function Roles({ name }) {
   const target = path("leveret", "roles", name);
   const { value, error } = useResource(target);
   const grants = (value ?? []).map(({ role, vhosts, names }) => ({ role, vhosts, names }));
-  const revoke = changeColumn((row) => html`<button class="link" onClick=${() => revokeRole(name, row, grants)}>Revoke…</button>`);
+  const revoke = changeColumn((row) => mayAdminister() && html`<button class="link" onClick=${() => revokeRole(name, row, grants)}>Revoke…</button>`);
   return html`
     <${Failure} error=${error} />
-    <${Panel} title="Roles" actions=${html`<button onClick=${() => grantRole(name, grants)} disabled=${!value}>Grant role</button>`} flush>
+    <${Panel} title="Roles" actions=${mayAdminister() && html`<button onClick=${() => grantRole(name, grants)} disabled=${!value}>Grant role</button>`} flush>
       <${SmallTable} label="Roles" rows=${grants} columns=${[...ROLE_COLUMNS, revoke]} keyOf=${roleKey} initial="role" empty="No roles: tags and permissions decide what the user may do." />
     <//>
   `;
@@ -113,18 +113,18 @@ export function UserView({ parts }) {
       title=${name}
       badges=${html`<${Tags} tags=${user.tags} />`}
       actions=${html`
-        <button onClick=${() => editUser(user)}>Change…</button>
-        ${has("/user-limits/{user}/{name}", "PUT") && html`<button onClick=${() => editLimit("user", name)}>Limits…</button>`}
+        ${mayAdminister() && html`<button onClick=${() => editUser(user)}>Change…</button>`}
+        ${mayAdminister() && has("/user-limits/{user}/{name}", "PUT") && html`<button onClick=${() => editLimit("user", name)}>Limits…</button>`}
         <button onClick=${() => copyAs("user", user)}>Copy as…</button>
-        <button class="danger" disabled=${name === signedIn.value.name} onClick=${() => deleteUser(user)}>Delete…</button>
+        <button class="danger" disabled=${!mayAdminister() || name === signedIn.value.name} onClick=${() => deleteUser(user)}>Delete…</button>
       `}
     />
     <${Failure} error=${error} />
-    <${Panel} title="Permissions" actions=${html`<button onClick=${() => editPermission({ user: name })}>Set permissions</button>`} flush>
+    <${Panel} title="Permissions" actions=${mayAdminister() && html`<button onClick=${() => editPermission({ user: name })}>Set permissions</button>`} flush>
       <${SmallTable} label="Permissions" rows=${permissions ?? []} columns=${[VHOST, ...PATTERNS, CHANGE]} keyOf=${permissionKey} initial="vhost" empty="No permissions: the user cannot connect to any vhost." />
     <//>
     ${has("/leveret/roles/{user}") && html`<${Roles} name=${name} />`}
-    <${Panel} title="Topic permissions" actions=${html`<button onClick=${() => editTopicPermission({ user: name })}>Set topic permissions</button>`} flush>
+    <${Panel} title="Topic permissions" actions=${mayAdminister() && html`<button onClick=${() => editTopicPermission({ user: name })}>Set topic permissions</button>`} flush>
       <${SmallTable} label="Topic permissions" rows=${topics ?? []} columns=${TOPIC_COLUMNS} keyOf=${topicKey} initial="vhost" empty="No topic permissions: routing keys are not restricted." />
     <//>
     ${Object.keys(user.limits ?? {}).length > 0 && html`<${Panel} title="Limits"><${Entries} object=${user.limits} /><//>`}
