@@ -507,6 +507,7 @@ class Vhost:
                 self._check_same("queue", name, "auto_delete", auto_delete, existing.lifetime.auto_delete)
             self._check_arguments("queue", name, arguments, existing.arguments)
             existing.lifetime.touch()
+            self.broker.churn.queue_declared()
             return existing
         if not name:
             name = self.new_queue_name()
@@ -515,7 +516,9 @@ class Vhost:
         self.new_names.discard(name)
         self.broker.check_queue_limit(self)
         self._note_unknown(QUEUE_ARGUMENTS, settings.unknown)
-        return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+        queue = self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+        self.broker.churn.queue_declared()
+        return queue
 
     def _with_queue_type(
         self, name: str, arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool
@@ -561,6 +564,7 @@ class Vhost:
             self.policies.configure(queue)
         self.queues[name] = queue
         self.queue_list.add(queue)
+        self.broker.churn.queue_created()
         if self.events.bound:
             self.events.watch(queue)
         if self.broker.tracing is not None:
@@ -611,6 +615,7 @@ class Vhost:
         del self.queues[queue.name]
         self.queue_list.discard(queue)
         self.statistics.retire_queue(queue)
+        self.broker.churn.queue_deleted()
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
         if queue.stored:

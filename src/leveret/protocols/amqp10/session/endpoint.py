@@ -153,6 +153,7 @@ class SessionEndpoint(UnackedOwner):
     def start(self) -> None:
         """Reply to the client's begin."""
         self.broker.holders[self] = None
+        self.broker.churn.channel_opened()
         self.connection.send(
             Begin(
                 self.next_outgoing_id, WINDOW, WINDOW, self.channel_in, self.connection.own.links - 1, channel=self.channel
@@ -623,6 +624,7 @@ class SessionEndpoint(UnackedOwner):
         if self.closing:
             return
         self.closing = True
+        self.broker.churn.channel_closed()
         self.sending.clear()
         self.connection.transactions.aborts_sent()
         self.copies.clear()
