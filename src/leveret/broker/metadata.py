@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from leveret.broker.values import SIZED
+
 VHOST: Final = "vhost"
 VHOST_NUMBER: Final = "vhost-number"
 EXCHANGE: Final = "exchange"
@@ -46,10 +48,13 @@ KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the bro
 # A decoded value: MessagePack, whose fields depend on the kind and on the version that wrote them.
 Record: TypeAlias = dict[str, Any]
 
-# Extension types: decimals, texts that are not valid UTF-8 (as decoded from field tables), tables with such names.
+# Extension types: decimals, texts that are not valid UTF-8 (as decoded from field tables), tables with such names, and
+# numbers with the type that a client has declared.
 _DECIMAL: Final = 1
 _TEXT: Final = 2
 _TABLE: Final = 3
+_SIZED: Final = 4
+_SIZED_CODES: Final[dict[type, int]] = {type: code for code, type in enumerate(SIZED)}
 
 
 def make_key(*names: str) -> str:
@@ -62,31 +67,39 @@ def split_key(key: str) -> list[str]:
 
 def pack(value: Record) -> bytes:
     """Encode a value; it may contain the types of a field table."""
-    return msgspec.msgpack.encode(_plain(value))
+    return msgspec.msgpack.encode(_plain(value, True))
+
+
+def pack_key(value: Record) -> bytes:
+    """Encode a value without the types of its numbers, so that equal values are equal bytes."""
+    return msgspec.msgpack.encode(_plain(value, False))
 
 
 def unpack(value: bytes) -> Record:
-    """Decode the output of `pack`; subclasses of int become int."""
+    """Decode the output of `pack`; subclasses of int except those in `SIZED` become int."""
     return cast(Record, msgspec.msgpack.decode(value, ext_hook=_extension))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, sized: bool) -> Any:
     """Return the value in types that MessagePack supports."""
     if isinstance(value, str):
         return value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
     if isinstance(value, dict):
-        items = [(name, _plain(value[name])) for name in sorted(value)]
+        items = [(name, _plain(value[name], sized)) for name in sorted(value)]
         if all(_is_utf8(name) for name in value):
             return dict(items)
         pairs = [(name.encode("utf-8", "surrogatepass"), item) for name, item in items]
         return msgspec.msgpack.Ext(_TABLE, msgspec.msgpack.encode(pairs))
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, sized) for item in value]
     if isinstance(value, Decimal):
         return msgspec.msgpack.Ext(_DECIMAL, str(value).encode())
+    code = _SIZED_CODES.get(type(value)) if sized else None
+    if code is not None:
+        return msgspec.msgpack.Ext(_SIZED, bytes((code,)) + repr(value).encode())
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
-    return value
+    return float(value) if isinstance(value, float) else value
 
 
 def _is_utf8(text: str) -> bool:
@@ -103,6 +116,8 @@ def _extension(code: int, data: memoryview) -> Any:
         return Decimal(raw.decode())
     if code == _TEXT:
         return raw.decode("utf-8", "surrogatepass")
+    if code == _SIZED:
+        return SIZED[raw[0]](raw[1:].decode())
     if code == _TABLE:
         pairs: list[tuple[bytes, Any]] = msgspec.msgpack.decode(raw, ext_hook=_extension)
         return {name.decode("utf-8", "surrogatepass"): item for name, item in pairs}

@@ -27,6 +27,49 @@ FieldValue: TypeAlias = Union[
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
 
+
+class Int8(int):
+    """An integer that a client has declared with 8 bits; the other classes likewise. It equals a plain integer."""
+
+    __slots__ = ()
+
+
+class UInt8(int):
+    __slots__ = ()
+
+
+class Int16(int):
+    __slots__ = ()
+
+
+class UInt16(int):
+    __slots__ = ()
+
+
+class Int32(int):
+    __slots__ = ()
+
+
+class UInt32(int):
+    __slots__ = ()
+
+
+class Int64(int):
+    __slots__ = ()
+
+
+class UInt64(int):
+    __slots__ = ()
+
+
+class Float32(float):
+    __slots__ = ()
+
+
+# Types of numbers in the arguments of declarations and bindings. Their indices are in the log. Numbers of other origin,
+# such as JSON, and those that earlier versions stored have no type: they are int and float.
+SIZED: Final[tuple[type, ...]] = (Int8, UInt8, Int16, UInt16, Int32, UInt32, Int64, UInt64, Float32)
+
 # A value as part of a key: hashable, and equal only to an equal value of a comparable type.
 Frozen: TypeAlias = Hashable
 

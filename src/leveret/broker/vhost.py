@@ -416,6 +416,7 @@ class Vhost:
         self._remove_bindings_to(exchange)
         self.broker.jobs.removals.add(self._removing_bindings_of_exchange(exchange))
         self.topology_changed()
+        exchange.notify_senders(self.broker.jobs, f"exchange '{exchange.name}' in vhost '{self.name}' was deleted")
 
     def _removing_bindings_of_exchange(self, exchange: Exchange) -> Iterator[int]:
         """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
@@ -622,6 +623,7 @@ class Vhost:
         self._remove_bindings_to(queue)
         self.topology_changed()
         self.dead_letters.forget(queue)
+        queue.notify_senders(self.broker.jobs, f"queue '{queue.name}' in vhost '{self.name}' was deleted")
         return queue.delete(keep_pending)
 
     def transfer_exclusive(self, owner: object, heir: object) -> None:
@@ -801,7 +803,7 @@ class Vhost:
                 del self.sources[key]
 
     def _binding_key(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> str:
-        packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
+        packed = base64.b64encode(metadata.pack_key(arguments)).decode() if arguments else ""
         return metadata.make_key(self.name, exchange.name, destination.kind, destination.name, routing_key, packed)
 
     def bindings(self) -> list[tuple[Exchange, Binding]]:

@@ -264,7 +264,10 @@ def test_a_large_transaction_is_rolled_back_in_steps(site: Site, log: FailingLog
     channel.run()
     assert channel.client.take("tx.rollback-ok", channel.number) is not None
     assert before == 0 and rolled_back.transaction.size == 0
-    assert list(rolled_back.unacked.entries) == list(range(1, MANY + 1))
+    # 0-9 returns the settled deliveries to their queue, which delivers them again under new tags.
+    first = MANY + 1 if kind is Client09 else 1
+    assert list(rolled_back.unacked.entries) == list(range(first, first + MANY))
+    assert [int(bytes_of(entry.message.body)) for entry in rolled_back.unacked.entries.values()] == list(range(MANY))
     assert counts(site, log) == (MANY, 0)
 
 

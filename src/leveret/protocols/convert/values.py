@@ -7,15 +7,30 @@ from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
-from leveret.wire.amqp0.values import FieldValue, RawTimestamp
+from leveret.broker import values
+from leveret.wire.amqp0 import dialects
+from leveret.wire.amqp0.fieldtable import value_end
+from leveret.wire.amqp0.values import FieldTable, FieldValue, RawTimestamp, encoded_fields
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp, Value
 
 MAX_DEPTH: Final = 32
+# Maximum encoded bytes of arguments whose numbers keep their types.
+MAX_SIZED_BYTES: Final = 16384
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = 1000
 _MAX_LONG: Final = (1 << 63) - 1
 _LAST_TIMESTAMP: Final = 253402300800000
+_SIZED: Final[dict[int, type]] = {
+    dialects.INT8: values.Int8,
+    dialects.UINT8: values.UInt8,
+    dialects.INT16: values.Int16,
+    dialects.UINT16: values.UInt16,
+    dialects.INT32: values.Int32,
+    dialects.UINT32: values.UInt32,
+    dialects.INT64: values.Int64,
+    dialects.FLOAT: values.Float32,
+}
 
 
 def plain(value: Value) -> FieldValue:
@@ -106,3 +121,42 @@ def text_of(value: str) -> str:
 def is_simple(value: FieldValue) -> bool:
     """Return whether application-properties may contain the value."""
     return not isinstance(value, (list, tuple, dict))
+
+
+def sized_table(table: FieldTable) -> FieldTable:
+    """Return arguments with the types of their numbers, if the decoder has kept the encoded fields.
+
+    Arguments of more than `MAX_SIZED_BYTES` are returned without types, because they are read a second time.
+    """
+    encoded = encoded_fields(table)
+    return _sized_fields(encoded, table) if 0 < len(encoded) <= MAX_SIZED_BYTES else table
+
+
+def _sized_fields(data: bytes, table: FieldTable) -> FieldTable:
+    fields: dict[str, tuple[int, int]] = {}
+    pos = 0
+    while pos < len(data):
+        start = pos + 1
+        pos = start + data[pos]
+        name = data[start:pos].decode("utf-8", "surrogateescape")
+        stop = value_end(data, pos, len(data), dialects.RABBITMQ)
+        fields[name] = pos, stop  # the last one of a name, as in the table
+        pos = stop
+    return {name: _sized(data, start, stop, table[name]) for name, (start, stop) in fields.items()}
+
+
+def _sized(data: bytes, pos: int, stop: int, value: FieldValue) -> FieldValue:
+    """Return the decoded value, whose tag is at `pos`, with its type."""
+    type = dialects.RABBITMQ.types[data[pos]]
+    if type == dialects.TABLE and isinstance(value, dict):
+        return _sized_fields(data[pos + 5 : stop], value)
+    if type == dialects.ARRAY and isinstance(value, list):
+        found: list[FieldValue] = []
+        pos += 5
+        for item in value:
+            end = value_end(data, pos, stop, dialects.RABBITMQ)
+            found.append(_sized(data, pos, end, item))
+            pos = end
+        return found
+    sized = _SIZED.get(type)
+    return value if sized is None else sized(value)

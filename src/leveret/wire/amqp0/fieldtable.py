@@ -47,8 +47,8 @@ _PACK_TAGGED_DOUBLE: Final = struct.Struct(">cd").pack
 _PACK_DECIMAL: Final = struct.Struct(">cBi").pack
 _PACK_UNSIGNED_DECIMAL: Final = struct.Struct(">cBI").pack
 
-# RabbitMQ's types of values in JSON, except arrays and tables.
-_JSON_TYPES: Final = (dialects.LONG_STRING, dialects.INT64, dialects.BOOLEAN, dialects.DOUBLE, dialects.VOID)
+# Types that are also those of their decoded values.
+_PLAIN_TYPES: Final = (dialects.LONG_STRING, dialects.BOOLEAN, dialects.DOUBLE, dialects.VOID)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The first second of the year 10000.
@@ -138,11 +138,11 @@ def find_text(data: bytes, pos: int, end: int, name: bytes, dialect: Dialect) ->
 def loses_types(data: bytes, pos: int, end: int, dialect: Dialect) -> bool:
     """Return whether decoding the valid table between `pos` and `end` loses types.
 
-    A number may be of several types, only one of which is that of numbers in JSON. Nested values are not examined.
+    An integer may be of several types. Nested values are not examined: they count as lost.
     """
     while pos < end:
         pos += 1 + data[pos]
-        if dialect.types[data[pos]] not in _JSON_TYPES:
+        if dialect.types[data[pos]] not in _PLAIN_TYPES:
             return True
         pos = value_end(data, pos, end, dialect)
     return False

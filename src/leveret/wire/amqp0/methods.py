@@ -24,7 +24,7 @@ _U16: Final = struct.Struct(">H").unpack_from
 _U32: Final = struct.Struct(">I").unpack_from
 _U64: Final = struct.Struct(">Q").unpack_from
 # The methods whose table may become an `EncodedTable`.
-_BINDING_METHODS: Final = ("queue.bind", "exchange.bind")
+_TYPED_METHODS: Final = ("queue.declare", "queue.bind", "exchange.bind")
 _PACK_U16: Final = struct.Struct(">H").pack
 _PACK_U32: Final = struct.Struct(">I").pack
 _PACK_U64: Final = struct.Struct(">Q").pack
@@ -62,7 +62,7 @@ def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect:
             arguments[field.name] = decode_field(type, data, start, pos, dialect)
             if (
                 type == model.TABLE
-                and spec.name in _BINDING_METHODS
+                and spec.name in _TYPED_METHODS
                 and dialect is RABBITMQ
                 and loses_types(data, start + 4, pos, dialect)
             ):

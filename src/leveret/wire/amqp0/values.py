@@ -33,7 +33,7 @@ ContentProperties: TypeAlias = dict[str, Any]
 
 
 class EncodedTable(dict[str, FieldValue]):
-    """The decoded arguments of a binding, with the encoded fields if decoding has lost types that RabbitMQ distinguishes.
+    """The decoded arguments of a declaration or binding whose decoding has lost types, with the encoded fields.
 
     Attributes:
         encoded: The fields in RabbitMQ's dialect, without their length.

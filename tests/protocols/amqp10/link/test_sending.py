@@ -368,15 +368,47 @@ def test_a_queue_deleted_while_a_client_sends(site: Site, session: Session, addr
     sender = session.sender(address)
     sender.send(settled=settled)
     site.vhost.delete_queue("q", None)
-    sender.send(settled=settled)
     assert sender.outcomes() == ([] if settled else [(0, 0, True, "Accepted")])
+    session.client.run()
     detach = session.client.take(Detach)
+    sender.send(settled=settled)  # in flight when the broker detaches the link
+    assert not session.client.received
     assert detach.closed and detach.error is not None
     assert (detach.error.condition, detach.error.description) == (
         "amqp:resource-deleted",
         "queue 'q' in vhost '/' was deleted",
     )
     assert session.sender("q", name="again").attached is not None  # which declares it again
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_all_senders_to_a_deleted_node_are_detached(site: Site, session: Session, kind: str, kept: bool) -> None:
+    vhost = site.vhost
+    vhost.declare_queue("n", None)
+    vhost.declare_exchange("n", "fanout")
+    vhost.declare_queue("other", None)
+    address = f"/{kind}s/n"
+    target = Target(address, expiry_policy="never" if kept else "session-end")
+    left = session.sender(target=target, name="left")
+    left.detach(closed=False)
+    senders = [session.sender(target=target, name=f"link {number}") for number in range(3)]
+    others = [session.sender(other) for other in ("/queues/other", "/exchanges/amq.fanout", None)]
+    if kind == "queue":
+        vhost.delete_queue("n", None)
+    else:
+        vhost.delete_exchange("n")
+    session.client.run()
+    detached = session.client.all(Detach)
+    assert {(frame.closed, frame.error.condition, frame.error.description) for frame in detached if frame.error} == {
+        (not kept, "amqp:resource-deleted", f"{kind} 'n' in vhost '/' was deleted")
+    }
+    assert len(detached) == len(senders)
+    for sender in others[:2]:
+        sender.send()
+        assert sender.outcomes()[0][3] in ("Accepted", "Released")
+    assert session.sender(target=target, name="left").attached.target is None  # its node is missing
+    assert refused(session) == "amqp:not-found"
 
 
 @pytest.mark.parametrize("address", ["$cbs", "$management", "queue://$cbs", "/queue/$cbs"])

@@ -15,11 +15,12 @@ from leveret.protocols.amqp10.management import bindings
 from leveret.protocols.amqp10.management.messages import MAX_VALUES, Request
 from leveret.protocols.amqp10.management.router import PATHS
 from leveret.security.permissions import Permission
+from leveret.wire.amqp0.values import LongLong
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.messaging import Properties, Source, Target
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transport import Attach, Detach, Flow, Transfer
-from leveret.wire.amqp10.values import Array, Int, Symbol, UInt, ULong
+from leveret.wire.amqp10.values import Array, Byte, Float, Int, Short, Symbol, UByte, UInt, ULong, UShort
 from tests.broker.support import HeldIndex, HeldLog
 from tests.protocols.amqp10.support import Client, Receiver, Sender, Session, connect, make_site, message
 from tests.protocols.support import Site
@@ -70,6 +71,24 @@ def request(method: str | None, path: str | None, body: Any = None, id: Any = "i
     return sections_of.encode_properties(
         Properties(id, to=path, subject=method, reply_to=reply_to)
     ) + sections_of.encode_body_value(body)
+
+
+def as_table(value: Any) -> Any:
+    """An argument as the client of 0-9-1 encodes it."""
+    if isinstance(value, dict):
+        return {name: as_table(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [as_table(item) for item in value]
+    return LongLong(value) if type(value) is int else value
+
+
+def types_of(value: Any) -> Any:
+    """A value with the types of all that it contains."""
+    if isinstance(value, dict):
+        return {name: types_of(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [types_of(item) for item in value]
+    return type(value), value
 
 
 def read(payload: bytes) -> tuple[Properties, Any]:
@@ -428,6 +447,46 @@ class TestQueues:
         assert node.call("GET", "/queues/a%2Fb%20%C3%BC")[0] == 404
         assert node.call("DELETE", "/queues/a%2Fb%20%C3%BC") == (200, {"message_count": 0})
 
+    @pytest.mark.parametrize("origin", ["1.0", "0-9-1"])
+    def test_arguments_keep_their_types(self, origin: str) -> None:
+        held = HeldLog()
+        site = make_site(log=held)
+        numbers = {"int": Int(1000), "long": 1000, "double": 2.5}
+        if origin == "1.0":
+            numbers |= {"byte": Byte(-1), "ubyte": UByte(1), "short": Short(-1), "ushort": UShort(1), "uint": UInt(1)}
+            numbers |= {"ulong": ULong(1), "float": Float(0.5)}
+        arguments = {**numbers, "text": "a", "bool": True, "list": list(numbers.values()), "map": numbers}
+        node = Node(connect(site).begin())
+        if origin == "1.0":
+            assert node.call("PUT", "/queues/q", {"arguments": arguments})[0] == 201
+            body = {"source": "amq.headers", "destination_queue": "q", "arguments": arguments}
+            assert node.call("POST", "/bindings", body)[0] == 204
+        else:
+            table = {name: as_table(value) for name, value in arguments.items()}
+            channel = site.channel()
+            channel.declare("q", durable=True, arguments=table)
+            channel.call("queue.bind", "queue.bind-ok", queue="q", exchange="amq.headers", arguments=table)
+        for again in (False, True):
+            if again:
+                log, recovery = held.recovery()
+                site = make_site(log=log)
+                site.broker.recover(recovery)
+                site.run()
+                node = Node(connect(site).begin())
+            assert types_of(node.call("GET", "/queues/q")[1]["arguments"]) == types_of(arguments)
+            [binding] = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=")[1]
+            assert types_of(binding["arguments"]) == types_of(arguments)
+        # Equal values of other types are the same queue and the same binding.
+        plain = {**arguments, "int": 1000, "long": Int(1000)}
+        assert node.call("PUT", "/queues/q", {"arguments": plain})[0] == 200
+        site.vhost.unbind(site.vhost.queues["q"], "amq.headers", "", site.vhost.queues["q"].arguments | {"int": 1000})
+        assert node.call("GET", "/bindings?src=amq.headers&dstq=q&key=") == (200, [])
+
+    def test_numbers_without_a_type_are_ints_if_they_fit(self, site: Site, node: Node) -> None:
+        site.vhost.declare_queue("q", None, arguments={"small": 1, "large": 1 << 31, "list": [1]})
+        shown = node.call("GET", "/queues/q")[1]["arguments"]
+        assert types_of(shown) == types_of({"small": Int(1), "large": 1 << 31, "list": [Int(1)]})
+
     def test_a_different_one_is_a_conflict(self, node: Node) -> None:
         assert node.call("PUT", "/queues/q", {"durable": False})[0] == 201
         status, text = node.call("PUT", "/queues/q", {})
@@ -507,12 +566,23 @@ class TestQueues:
         for _ in range(count):
             queue.push(Message(make_address("", "q"), b"", b"m", 1, durable))
         receiver = node.session.receiver("/queues/q", 1)
+        sender = node.session.sender("/queues/q", "sender")
         node.client.received.clear()
         node.send("DELETE", "/queues/q")
         kinds = [type(frame).__name__ for frame in node.client.received if isinstance(frame, (Transfer, Detach))]
-        assert kinds == ["Transfer", "Detach"]
+        assert kinds == ["Transfer", "Detach", "Detach"]
         assert not site.broker.jobs.removals.pending and node.client.session.responses.detaching is None
-        assert node.client.take(Detach).handle == receiver.attached.handle
+        detached = {frame.handle for frame in node.client.all(Detach)}
+        assert detached == {receiver.attached.handle, sender.attached.handle}
+
+    def test_a_sender_to_a_deleted_exchange_ends_after_the_response(self, node: Node) -> None:
+        node.call("PUT", "/exchanges/x", {})
+        sender = node.session.sender("/exchanges/x/k", "sender")
+        node.client.received.clear()
+        node.send("DELETE", "/exchanges/x")
+        kinds = [type(frame).__name__ for frame in node.client.received if isinstance(frame, (Transfer, Detach))]
+        assert kinds == ["Transfer", "Detach"]
+        assert node.client.take(Detach).handle == sender.attached.handle
 
     def test_answers_wait_until_the_log_has_it(self) -> None:
         held = HeldLog()
@@ -566,7 +636,7 @@ class TestExchangesAndBindings:
     def test_bindings(self, site: Site, node: Node) -> None:
         node.call("PUT", "/exchanges/x%201", {"type": "topic"})
         node.call("PUT", "/queues/q%201", {})
-        for arguments in ({}, {"a": 1}, {"a": 2, "b": "c"}):
+        for arguments in ({}, {"a": Int(1)}, {"a": 2, "b": "c"}):
             body = {"source": "x 1", "destination_queue": "q 1", "binding_key": "k;/#", "arguments": arguments}
             assert node.call("POST", "/bindings", body) == (204, None)
             assert node.call("POST", "/bindings", body) == (204, None)

@@ -11,6 +11,7 @@ from leveret.management.operations import definitions
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.methods.names import without_line_ends
 from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
+from leveret.protocols.convert.values import sized_table
 from leveret.wire.amqp0.values import encoded_fields
 
 
@@ -54,7 +55,9 @@ def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> N
 
 def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
     """Perform exchange.bind, an extension of RabbitMQ."""
-    definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments, encoded_fields(arguments))
+    definitions.bind_exchange(
+        channel.connection, destination, source, routing_key, sized_table(arguments), encoded_fields(arguments)
+    )
     reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
 
 

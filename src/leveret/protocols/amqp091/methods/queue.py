@@ -15,6 +15,7 @@ from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.methods.names import without_line_ends
 from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
+from leveret.protocols.convert.values import sized_table
 from leveret.wire.amqp0.values import encoded_fields
 
 
@@ -59,7 +60,12 @@ def declare(
         if not queue:
             queue = vhost.new_queue_name()
         found = definitions.declare_queue(
-            connection, queue, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
+            connection,
+            queue,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=sized_table(arguments),
         )
     channel.set_last_queue(found.name)
     found.lifetime.touch()
@@ -79,7 +85,9 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
-    found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments, encoded_fields(arguments))
+    found = definitions.bind_queue(
+        channel.connection, name, exchange, routing_key, sized_table(arguments), encoded_fields(arguments)
+    )
     reply_when_stored(channel, "queue.bind-ok", {}, found.stored, no_wait)
 
 

@@ -31,6 +31,7 @@ from leveret.wire.amqp10.transport import Flow, Transfer
 from leveret.wire.amqp10.values import Value
 
 if TYPE_CHECKING:
+    from leveret.broker.destination import SendTarget
     from leveret.broker.message import Message
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.destinations import Destination
@@ -127,6 +128,8 @@ class IncomingLink(Link):
         self.behind = False
         # Whether durable messages are refused because the target node would lose them.
         self.rejects_durable = False
+        # Whose deletion ends the link; None if nothing does.
+        self.node: SendTarget | None = None
         # Temporary topic that receives the messages.
         self.topic: TemporaryTopic | None = None
 
@@ -221,7 +224,26 @@ class IncomingLink(Link):
         )
 
     def attached(self) -> None:
+        self.node = self._find_node()
+        if self.node is not None:
+            self.node.add_sender(self, self.node_deleted)
         self.grant()
+
+    def _find_node(self) -> SendTarget | None:
+        exchange = self.exchange
+        if exchange is None:
+            return None
+        if self.topic is not None:
+            return self.topic
+        kind, name = ("exchange", exchange) if exchange else ("queue", self.routing_key or "")
+        node: SendTarget | None = self.session.connection.vhost.find_destination(kind, name)
+        return node
+
+    def forget(self) -> None:
+        super().forget()
+        if self.node is not None:
+            self.node.remove_sender(self)
+            self.node = None
 
     def alarm(self, on: bool) -> None:
         if on:
@@ -517,10 +539,7 @@ class IncomingLink(Link):
             self._publish_relayed(sections)
             return
         if self.topic is not None and self.topic.ended:
-            raise LinkRefused(
-                constants.RESOURCE_DELETED,
-                f"the temporary topic '{self.topic.key}' has ended with its link",
-            )
+            raise LinkRefused(constants.RESOURCE_DELETED, self.topic.ending())
         key = self.routing_key
         address = self.address
         if key is None:

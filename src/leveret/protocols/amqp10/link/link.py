@@ -136,6 +136,13 @@ class Link:
         """Close the link but keep its terminus, if it has one."""
         self.close()
 
+    def node_deleted(self, text: str) -> None:
+        """Detach the link because its node was deleted."""
+        session = self.session
+        if self.closed or session.closing or session.connection.responses.detach_later(self, text):
+            return
+        session.refuse(self, make_error(constants.RESOURCE_DELETED, text))
+
     def deleted(self) -> None:
         """Close the link, which an operator deletes."""
         session = self.session

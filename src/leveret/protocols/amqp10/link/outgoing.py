@@ -515,17 +515,12 @@ class OutgoingLink(Link):
 
     def queue_deleted(self) -> None:
         """Detach the link because its queue was deleted."""
-        session = self.session
-        if self.closed or session.closing:
-            return
-        if session.connection.responses.detach_later(self):
-            self.consumer.deactivate()
-        else:
-            queue = self.consumer.queue
-            what = f"queue '{queue.name}' was deleted"
-            if self.consumer.apart and self.consumer.seen is None and not queue.deleted:
-                what = f"the lease of queue '{queue.name}' that the link reads was released or taken over"
-            session.refuse(self, make_error(constants.RESOURCE_DELETED, what))
+        queue = self.consumer.queue
+        text = f"queue '{queue.name}' was deleted"
+        if self.consumer.apart and self.consumer.seen is None and not queue.deleted:
+            text = f"the lease of queue '{queue.name}' that the link reads was released or taken over"
+        self.consumer.deactivate()
+        self.node_deleted(text)
 
     def wake(self) -> None:
         if self.resumption is not None:

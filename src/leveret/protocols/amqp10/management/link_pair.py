@@ -15,7 +15,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
-from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
+from leveret.protocols.amqp10.link.outgoing import Sending
 from leveret.protocols.amqp10.management import router
 from leveret.protocols.amqp10.session.serial_numbers import MASK, WINDOW, credit_left
 from leveret.wire.amqp10 import constants
@@ -43,13 +43,13 @@ class PendingResponse:
         batch: the commit that it waits for.
         removing: whether it first waits for the removal of the deleted object, then for the commit; or for the
             verification of a token.
-        detaching: the client's own links whose queue was deleted. They are detached after the response, because blocking
-            clients would mistake an earlier detach for the response.
+        detaching: the client's own links whose node was deleted, and the texts of the errors. They are detached after the
+            response, because blocking clients would mistake an earlier detach for the response.
     """
 
     __slots__ = ("batch", "detaching", "payload", "removing")
 
-    def __init__(self, payload: bytes, batch: int, detaching: list[OutgoingLink], removing: bool) -> None:
+    def __init__(self, payload: bytes, batch: int, detaching: list[tuple[Link, str]], removing: bool) -> None:
         self.payload = payload
         self.batch = batch
         self.detaching = detaching
@@ -61,13 +61,13 @@ class PendingResponses:
 
     Attributes:
         size: bytes of the responses.
-        detaching: links whose queue is deleted now, which are detached after the response; None if there is no request in
+        detaching: links whose node is deleted now, which are detached after the response; None if there is no request in
             progress.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        self.detaching: list[OutgoingLink] | None = None
+        self.detaching: list[tuple[Link, str]] | None = None
 
     def add(self, size: int) -> None:
         """Count a response of `size` bytes."""
@@ -77,15 +77,15 @@ class PendingResponses:
         """Stop counting responses that were sent or dropped."""
         self.size -= size
 
-    def begin_detaching(self, links: list[OutgoingLink] | None) -> None:
-        """Collect the links whose queue is deleted from now on in this list; None detaches them at once."""
+    def begin_detaching(self, links: list[tuple[Link, str]] | None) -> None:
+        """Collect the links whose node is deleted from now on in this list; None detaches them at once."""
         self.detaching = links
 
-    def detach_later(self, link: OutgoingLink) -> bool:
-        """Add a link whose queue was deleted. Return False if it must be detached at once."""
+    def detach_later(self, link: Link, text: str) -> bool:
+        """Add a link whose node was deleted. Return False if it must be detached at once."""
         if self.detaching is None:
             return False
-        self.detaching.append(link)
+        self.detaching.append((link, text))
         return True
 
 
@@ -130,7 +130,7 @@ class LinkPair(CommitWaiter):
         responses = connection.responses
         if responses.size > MAX_ANSWER_BYTES:
             busy = f"responses of {responses.size} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
-        detaching: list[OutgoingLink] = []
+        detaching: list[tuple[Link, str]] = []
         responses.begin_detaching(detaching)
         try:
             message, answer = router.answer(connection, payload, busy)
@@ -165,8 +165,8 @@ class LinkPair(CommitWaiter):
         waiting.removing = False
         self._resolve()
 
-    def _detaching_links(self) -> list[OutgoingLink] | None:
-        """Return the list for links whose queue is deleted now: that of the latest unfinished removal."""
+    def _detaching_links(self) -> list[tuple[Link, str]] | None:
+        """Return the list for links whose node is deleted now: that of the latest unfinished removal."""
         return next((waiting.detaching for waiting in reversed(self.waiting) if waiting.removing), None)
 
     def _wait(self, waiting: PendingResponse, kept: bool) -> None:
@@ -187,8 +187,8 @@ class LinkPair(CommitWaiter):
             first = waiting.popleft()
             self.ready.append(first.payload)
             self.send()
-            for link in first.detaching:
-                link.queue_deleted()
+            for link, text in first.detaching:
+                link.node_deleted(text)
         if self.answers is None and self.requests is None:
             self.forget_ready()
 

@@ -13,16 +13,31 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from leveret.broker import values
 from leveret.broker.values import FieldTable, FieldValue
 from leveret.management import structs
 from leveret.management.operations import operation
-from leveret.protocols.convert.values import plain, text_of, typed
+from leveret.protocols.convert.values import MAX_DEPTH, name_of, plain, text_of, typed
 from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import descriptors, message
 from leveret.wire.amqp10.composites import decode_value
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Properties
-from leveret.wire.amqp10.values import Checked, Described, Int, Map, Table, Value
+from leveret.wire.amqp10.values import (
+    Byte,
+    Checked,
+    Described,
+    Float,
+    Int,
+    Map,
+    Short,
+    Table,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Value,
+)
 
 if TYPE_CHECKING:
     from leveret.protocols.vhost_session import VhostSession
@@ -237,30 +252,65 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> Arguments:
 _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: "a map"}
 
 
-def shown(arguments: FieldTable) -> Answered:
-    """Convert arguments for a response.
+# The stored types of numbers by those of 1.0.
+_SIZED: Final[dict[type, type]] = {
+    Byte: values.Int8,
+    UByte: values.UInt8,
+    Short: values.Int16,
+    UShort: values.UInt16,
+    Int: values.Int32,
+    UInt: values.UInt32,
+    int: values.Int64,
+    ULong: values.UInt64,
+    Float: values.Float32,
+}
+_SHOWN: Final[dict[type, type]] = {stored: kind for kind, stored in _SIZED.items()}
 
-    The width of numbers is not stored. Numbers that fit become `int`, which most clients send: RabbitMQ's Java client finds
+
+def shown(arguments: FieldTable) -> Answered:
+    """Convert arguments for a response. Numbers have the type with which they were declared.
+
+    Numbers without a type (`values.SIZED`) become `int` if they fit, which most clients send: RabbitMQ's Java client finds
     a binding by comparing its arguments and their types.
     """
-    return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
+    return {text_of(name): _typed(value) for name, value in arguments.items()}
 
 
 def _typed(value: FieldValue) -> Value:
     try:
-        return typed(value, 1)
+        return _shown(value, 1)
     except EncodeError as error:
         return f"({error})"
 
 
-def _narrowed(value: Value) -> Value:
-    if isinstance(value, dict):
-        return {key: _narrowed(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_narrowed(item) for item in value]
+def _shown(value: FieldValue, depth: int) -> Value:
+    if isinstance(value, dict) and depth <= MAX_DEPTH:
+        return {text_of(key): _shown(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list) and depth <= MAX_DEPTH:
+        return [_shown(item, depth + 1) for item in value]
+    kind = _SHOWN.get(type(value))
+    if kind is not None:
+        number: Value = kind(value)
+        return number
     if type(value) is int and -(1 << 31) <= value < 1 << 31:
         return Int(value)
-    return value
+    return typed(value, depth)
+
+
+def _stored(value: Value) -> FieldValue:
+    """Convert an argument to one that a field table can contain, and keep the types of numbers."""
+    if isinstance(value, dict):
+        return {name_of(key): _stored(item) for key, item in value.items()}
+    if isinstance(value, Map):
+        return {name_of(key): _stored(item) for key, item in value.pairs}
+    if isinstance(value, list):
+        return [_stored(item) for item in value]
+    kind = _SIZED.get(type(value))
+    found = plain(value)
+    if kind is None or isinstance(found, str):  # a ulong that fits no other protocol
+        return found
+    number: FieldValue = kind(found)
+    return number
 
 
 def _arguments(value: Table) -> FieldTable:
@@ -268,5 +318,5 @@ def _arguments(value: Table) -> FieldTable:
     for key, item in value.pairs if isinstance(value, Map) else value.items():
         if not isinstance(key, str):
             raise RequestRefused(400, f"bad argument {key!r}: expected a string as its name")
-        arguments[str(key)] = plain(item)
+        arguments[str(key)] = _stored(item)
     return arguments

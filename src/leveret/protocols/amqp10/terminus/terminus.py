@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.destination import SendTarget
 from leveret.broker.timers import Timed
 from leveret.broker.vhost import QUEUE_WORK
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -59,14 +60,17 @@ class Expiry(Timed):
             terminus.destroy()
 
 
-class TemporaryTopic:
+class TemporaryTopic(SendTarget):
     """A topic that is created for a link and ends with its terminus. Its key is unique."""
 
-    __slots__ = ("ended", "key")
-
     def __init__(self, key: str) -> None:
+        super().__init__()
         self.key = key
         self.ended = False
+
+    def ending(self) -> str:
+        """Return the text of the error for links that still send to it."""
+        return f"the temporary topic '{self.key}' has ended with its link"
 
 
 class Terminus:
@@ -295,6 +299,7 @@ class Terminus:
             self.topic = None
             topic.ended = True
             self.registry.topics.pop((self.key[0], topic.key), None)
+            topic.notify_senders(self.registry.broker.jobs, topic.ending())
         node = self.node
         if node is not None:
             self.node = None
