@@ -89,7 +89,7 @@ QUEUE_WORK: Final = 20
 BINDING_WORK: Final = 16
 OTHER_CLASSES: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
-# What becomes of an unknown argument of a queue or an exchange.
+# Effect of an unknown argument of a queue or an exchange, for the log.
 STORED: Final = "is stored but has no effect"
 # Maximum number of routes whose counters are folded in one turn.
 MAX_FOLDED_AT_ONCE: Final = 1000
