@@ -645,7 +645,7 @@ class UserStore:
         return self._declared.get(name) or self._changeable(name)
 
     def _replace(self, user: User, changed: User) -> None:
-        """Store a user who has changed. A user of the configuration may be written as it is, and NotAllowed is raised else."""
+        """Store a user who has changed. Raises NotAllowed for a user of the configuration who differs from it."""
         if user.name not in self._declared:
             self._store(changed)
         elif changed != user:

@@ -631,7 +631,7 @@ def test_objects_of_the_configuration_may_be_written_as_they_are(
         assert api.get(path) == read
     if "password" in change:
         del read["password_hash"]
-    reply = api("PUT", path, {**read, **{"metadata": {}, **change}})
+    reply = api("PUT", path, {**read, "metadata": {}, **change})
     assert reply.status == 400
     assert "is declared in" in reply.json["reason"]
     assert {**api.get(path), **read} == api.get(path)
