@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -309,3 +310,29 @@ def test_inequivalent_names_properties_too() -> None:
 def test_misspelt_arguments(name: str, is_misspelt: bool) -> None:
     warnings = [f"unknown argument {name!a} has no effect; did you mean 'x-abc'?"] if is_misspelt else []
     assert a.misspelt_arguments(["x-abc", "x-long-name"], [name]) == warnings
+
+
+def test_the_log_of_unknown_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0
+    unknown = a.UnknownArguments(lambda: now)
+
+    def logged(names: Iterable[str], effect: str = "") -> list[str]:
+        caplog.clear()
+        unknown.note(a.CONSUMER_ARGUMENTS, names, effect)
+        return [record.getMessage() for record in caplog.records]
+
+    assert logged(["x-own", "x-prioritty"]) == [
+        "unknown argument 'x-prioritty' has no effect; did you mean 'x-priority'? (compat.strict refuses it)"
+    ]
+    assert logged(["x-prioritty"]) == []
+    assert logged(["x-own"], "is ignored") == ["unknown argument 'x-own' is ignored (compat.strict refuses it)"]
+    assert len(logged(map(str, range(1000)), "is ignored")) == a.MAX_NOTED_AT_ONCE
+    while logged(map(str, range(len(unknown.noted), 10_000)), "is ignored"):
+        pass
+    assert len(unknown.noted) == a.MAX_NOTED
+    now = a.NOTED_INTERVAL - 1
+    assert logged(["x-prioritty2"]) == []
+    assert logged(["x-priorty"]) == []
+    now = a.NOTED_INTERVAL
+    assert len(logged(["x-priorty"])) == 1
+    assert len(unknown.noted) == 1

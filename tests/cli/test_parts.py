@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import pkgutil
 import resource
 
 import pytest
 from click import unstyle
 
+from leveret import cli
 from leveret.cli.logs import JsonFormatter, TextFormatter
 from leveret.cli.output import MAX_RICH_ROWS, show_table, size, text
 from leveret.cli.running import raise_file_limit
@@ -150,3 +153,19 @@ def test_the_limit_of_open_files_is_raised() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_columns_with_units() -> None:
+    """Numbers with a unit have it in their cells, or in the heading."""
+    words = {"age", "bytes", "idle", "memory", "octets", "announced", "seconds", "size", "timeout"}
+    columns = 0
+    for found in pkgutil.iter_modules(cli.__path__):
+        module = importlib.import_module(f"leveret.cli.{found.name}")
+        tables = [value for value in vars(module).values() if isinstance(value, tuple) and value]
+        for table in tables:
+            if all(isinstance(column, tuple) and len(column) in (2, 3) for column in table):
+                columns += len(table)
+                for column in table:
+                    if isinstance(column[0], str) and words & set(column[0].split("_")):
+                        assert len(column) == 3 or "/" in column[1], (found.name, column)
+    assert columns > 100

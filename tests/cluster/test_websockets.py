@@ -57,7 +57,7 @@ def test_a_relayed_connection(cluster: Cluster) -> None:
         described = await asyncio.to_thread(lambda: cluster.session().describe())
         own = peer.writer.get_extra_info("sockname")[1]
         assert described.name == f"127.0.0.1:{own} -> 127.0.0.1:{port}"
-        assert not described.tls
+        assert not described.tls and described.mechanism == "PLAIN"
         assert described.websocket_path == "/ws"
         await wire.send(1, "channel.open")
         await wire.expect("channel.open-ok")

@@ -254,7 +254,11 @@ def test_a_user_without_a_password(harness: Harness) -> None:
 
 def test_declared_users_are_changed_in_the_configuration(harness: Harness) -> None:
     harness.users.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"x")})
-    calls: list[tuple[str, dict[str, Any]]] = [("users.add", {}), ("users.change", {"tags": []}), ("users.delete", {})]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("users.add", {}),
+        ("users.change", {"tags": ["management"]}),
+        ("users.delete", {}),
+    ]
     for call, arguments in calls:
         with pytest.raises(NotAllowed, match=r"declared in leveret\.toml"):
             harness.call(call, name="alice", **arguments)

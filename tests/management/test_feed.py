@@ -172,7 +172,7 @@ def test_connections_and_channels(harness: Harness) -> None:
     harness.sessions.append(FakeSession(5, "alice", "/"))
     changed = read()
     assert changed["connection", 5].user == "alice"
-    assert changed["connection.sample", 5] == (1, 0, 2, 0, 2)
+    assert changed["connection.sample", 5] == (1, 0, 2, 0, 2, 0)
     assert changed["channel", (5, 1)].unacked == 2
     assert read() == {}
     harness.sessions.clear()

@@ -73,6 +73,19 @@ def test_endless_answers(monkeypatch: pytest.MonkeyPatch, head: bytes, part: byt
             Source(url, None).definitions()
 
 
+@pytest.mark.parametrize(
+    ("sent", "spoken"),
+    [(b"AMQP\x00\x00\x09\x01", "AMQP"), (b"SSH-2.0-x\r\n", "another protocol than HTTP"), (b"", "")],
+)
+def test_other_protocols(sent: bytes, spoken: str) -> None:
+    with server(lambda: iter([sent])) as url:
+        with pytest.raises(NoBroker, match=f"the server speaks {spoken};" if spoken else "without response") as caught:
+            HttpControl(url).call("status", {}, timeout=60)
+        assert "SSH" not in str(caught.value) and "\0" not in str(caught.value)
+        with pytest.raises(Failed, match=spoken or "without response"):
+            Source(url, None).definitions()
+
+
 def test_broken_answers() -> None:
     short = OK + b"Content-Length: 9\r\n\r\n{}"
     with server(lambda: iter([short])) as url, pytest.raises(NoBroker, match="IncompleteRead"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.vhost import MAX_NOTED
+from leveret.broker.arguments import MAX_NOTED
 from leveret.protocols.amqp091.channel.consumers import MAX_CANCELLED_TAGS
 from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
@@ -217,4 +217,4 @@ def test_unknown_arguments() -> None:
     for number in range(MAX_NOTED + 10):
         channel.declare("x", arguments={f"x-{number}": 1})
         channel.call("queue.delete", "queue.delete-ok", queue="x")
-    assert 0 < len(site.broker.unknown_arguments) <= MAX_NOTED
+    assert 0 < len(site.broker.unknown_arguments.noted) <= MAX_NOTED

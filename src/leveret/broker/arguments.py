@@ -7,11 +7,15 @@ here: the exchange type checks them (`Exchange.check_binding`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable, FieldValue, Frozen, freeze, interval_of, intervals_of
+
+logger = logging.getLogger("leveret.broker")
 
 WHOLE: Final = 0
 FLAG: Final = 1
@@ -44,6 +48,11 @@ MAX_CACHE_SIZE: Final = 10_000_000
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
 MAX_INT64: Final = (1 << 63) - 1
+# Maximum number of names of unknown arguments that are logged in an interval, and the interval in milliseconds.
+MAX_NOTED: Final = 1000
+NOTED_INTERVAL: Final = 3_600_000
+# Maximum number of unknown arguments of one request that are looked at.
+MAX_NOTED_AT_ONCE: Final = 100
 # Characters of an argument of the kind INTERVALS.
 MAX_INTERVALS_TEXT: Final = 255
 
@@ -366,6 +375,37 @@ def misspelt_arguments(declared: Iterable[str], arguments: Iterable[str]) -> lis
                 # Names may contain invalid UTF-8, which some logs cannot write.
                 warnings.append(f"unknown argument {name!a} has no effect; did you mean '{near}'?")
     return warnings
+
+
+class UnknownArguments:
+    """Logs unknown arguments: each name once, and at most `MAX_NOTED` names in `NOTED_INTERVAL`.
+
+    noted  the names that have been logged
+    now    returns milliseconds of a monotonic clock
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.noted: set[str] = set()
+        self._now = now
+        self._started = 0
+
+    def note(self, declared: Iterable[str], arguments: Iterable[str], effect: str = "") -> None:
+        """Log each argument that is misspelt, and each other one with its effect if that is given."""
+        for name in islice(arguments, MAX_NOTED_AT_ONCE):
+            if name in self.noted:
+                continue
+            # Names may contain invalid UTF-8, which some logs cannot write.
+            text = "".join(misspelt_arguments(declared, [name])) or (effect and f"unknown argument {name!a} {effect}")
+            if not text:
+                continue
+            if len(self.noted) >= MAX_NOTED:
+                if self._now() < self._started + NOTED_INTERVAL:
+                    return
+                self.noted.clear()
+            if not self.noted:
+                self._started = self._now()
+            self.noted.add(name)
+            logger.warning("%s (compat.strict refuses it)", text)
 
 
 def _is_one_edit(one: str, other: str) -> bool:

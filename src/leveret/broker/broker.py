@@ -20,7 +20,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
-from leveret.broker.arguments import CLASSIC
+from leveret.broker.arguments import CLASSIC, UnknownArguments
 from leveret.broker.bodies import Body
 from leveret.broker.consumer import Output, UnackedOwner
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
@@ -250,7 +250,7 @@ class Broker:
         self.tight = False
         # Number of definitions that may still be added during the current memory alarm, -1 without one.
         self.definitions_left = -1
-        self.unknown_arguments: set[str] = set()
+        self.unknown_arguments = UnknownArguments(self.timers.now)
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
         self.request_handler: RequestHandler | None = None
         self.compile_pattern: PatternCompiler = _without_patterns

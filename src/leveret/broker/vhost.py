@@ -16,11 +16,9 @@ from leveret.broker import metadata
 from leveret.broker.arguments import (
     CLASSIC,
     EXCHANGE_ARGUMENTS,
-    Argument,
     QueueSettings,
     equivalent,
     inequivalent,
-    misspelt_arguments,
     parse_exchange_arguments,
 )
 from leveret.broker.consumer import NO_CLIENT, Client
@@ -91,8 +89,8 @@ QUEUE_WORK: Final = 20
 BINDING_WORK: Final = 16
 OTHER_CLASSES: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
-# Maximum number of names of unknown arguments that are remembered as logged.
-MAX_NOTED: Final = 1000
+# Effect of an unknown argument of a queue or an exchange, for the log.
+STORED: Final = "is stored but has no effect"
 # Maximum number of routes whose counters are folded in one turn.
 MAX_FOLDED_AT_ONCE: Final = 1000
 
@@ -363,7 +361,7 @@ class Vhost:
             return existing
         self._check_new_name("exchange", name)
         self.broker.check_definition(self, f"exchange '{name}'", arguments)
-        self._note_unknown(EXCHANGE_ARGUMENTS, settings.unknown)
+        self.broker.unknown_arguments.note(EXCHANGE_ARGUMENTS, settings.unknown, STORED)
         exchange = make_exchange(
             type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
@@ -514,7 +512,7 @@ class Vhost:
             self._check_new_name("queue", name)
         self.new_names.discard(name)
         self.broker.check_queue_limit(self)
-        self._note_unknown(QUEUE_ARGUMENTS, settings.unknown)
+        self.broker.unknown_arguments.note(QUEUE_ARGUMENTS, settings.unknown, STORED)
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
 
     def _with_queue_type(
@@ -916,20 +914,6 @@ class Vhost:
         self.unbound = {}
 
     # Checks
-
-    def _note_unknown(self, declared: dict[str, Argument], arguments: FieldTable) -> None:
-        """Log each unknown argument once: it is stored and compared, but has no effect."""
-        noted = self.broker.unknown_arguments
-        for name in arguments:
-            if name not in noted:
-                if len(noted) >= MAX_NOTED:
-                    noted.clear()
-                noted.add(name)
-                hint = "".join(misspelt_arguments(declared, [name]))
-                # Names may contain invalid UTF-8, which some logs cannot write.
-                logger.warning(
-                    "%s (compat.strict refuses it)", hint or f"unknown argument {name!r} is stored but has no effect"
-                )
 
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)

@@ -15,6 +15,7 @@ CONNECTIONS: Columns = (
     ("user", "user"),
     ("vhost", "vhost"),
     ("protocol", "protocol"),
+    ("mechanism", "mechanism"),
     ("tls", "TLS"),
     ("websocket_path", "WebSocket"),
     ("state", "state"),

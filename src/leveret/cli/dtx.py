@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, Reply, size
+from leveret.cli.output import Columns, Reply, seconds, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -17,8 +17,8 @@ COLUMNS: Columns = (
     ("publishes", "publishes"),
     ("octets", "size", size),
     ("settlements", "settlements"),
-    ("age", "age"),
-    ("timeout", "timeout"),
+    ("age", "age", seconds),
+    ("timeout", "timeout", seconds),
 )
 
 remember_option = click.option(

@@ -6,7 +6,7 @@ import click
 
 from leveret.cli.listing import listing
 from leveret.cli.options import together
-from leveret.cli.output import Columns
+from leveret.cli.output import Columns, seconds
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -20,7 +20,7 @@ COLUMNS: Columns = (
     ("unsettled", "unsettled"),
     ("durable", "durable"),
     ("expiry", "expiry"),
-    ("timeout", "timeout"),
+    ("timeout", "timeout", seconds),
 )
 
 

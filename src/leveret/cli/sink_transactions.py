@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, size
+from leveret.cli.output import Columns, seconds, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -16,7 +16,7 @@ COLUMNS: Columns = (
     ("state", "state"),
     ("messages", "messages"),
     ("octets", "size", size),
-    ("idle", "idle"),
+    ("idle", "idle", seconds),
 )
 APP_COLUMNS: Columns = (
     ("vhost", "vhost"),

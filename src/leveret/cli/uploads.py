@@ -6,7 +6,7 @@ import click
 
 from leveret.cli.listing import listing
 from leveret.cli.options import together
-from leveret.cli.output import Columns, size
+from leveret.cli.output import Columns, seconds, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -16,10 +16,10 @@ COLUMNS: Columns = (
     ("user", "user"),
     ("state", "state"),
     ("octets", "size", size),
-    ("announced", "announced"),
+    ("announced", "announced", size),
     ("checkpoints", "checkpoints"),
-    ("idle", "idle"),
-    ("timeout", "timeout"),
+    ("idle", "idle", seconds),
+    ("timeout", "timeout", seconds),
 )
 
 # The options that identify an upload.

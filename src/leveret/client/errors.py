@@ -85,6 +85,16 @@ class ProtocolMismatch(ConnectionFailed):
     speaks = ""
 
 
+def no_amqp_server(first: bytes, host: str, port: int) -> ProtocolMismatch:
+    """Return the error about a server whose first bytes are not of AMQP. It names HTTP and TLS, but does not quote them."""
+    spoken, expected = "", "expected one, or amqps:// if the port uses TLS"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of TLS
+        spoken, expected = ": the port uses TLS", "expected amqps://"
+    elif first.startswith(b"HTTP/"):
+        spoken, expected = ": the port speaks HTTP", "expected the port of an AMQP server"
+    return ProtocolMismatch(f"no AMQP server at {host}:{port}{spoken}; {expected}", host=host, port=port)
+
+
 class Redirected(ConnectionFailed):
     """The server redirects the client to `host` and `port` (AMQP 0-9); `known_hosts` are alternatives.
 

@@ -129,12 +129,17 @@ class FrontSession(Peer):
         self.local = peer.local
         self.certificate = peer.certificate
         self.tls = peer.tls
+        self.tls_info = peer.tls_info
         self.websocket_path = peer.websocket_path
         self.connected_at = peer.connected_at
 
     def begin(self, opening: Opening) -> None:
         """Begin the handshake of a session, which has this object as its peer."""
         self._opening = opening
+
+    def choose_mechanism(self, name: str) -> None:
+        super().choose_mechanism(name)
+        self._socket.choose_mechanism(name)
 
     # Towards the socket
 

@@ -107,6 +107,22 @@ class Performance(Reply, kw_only=True):
     commits: Histogram
 
 
+class TlsInfo(Reply, kw_only=True):
+    """The TLS session of a connection, in the names of RabbitMQ, and the client's certificate: "" without one.
+
+    Attributes:
+        validity: The first and the last moment at which the certificate is valid.
+    """
+
+    protocol: str
+    key_exchange: str
+    cipher: str
+    hash: str
+    subject: str = ""
+    issuer: str = ""
+    validity: str = ""
+
+
 class ConnectionInfo(Reply, kw_only=True):
     """A connection. `connected_at` is in milliseconds of Unix time; `reads` and `writes` count those of the socket.
 
@@ -114,6 +130,9 @@ class ConnectionInfo(Reply, kw_only=True):
         name: `CLIENT -> BROKER`, or `CLIENT via PROXY -> BROKER` if a proxy has named the client, each with its port.
         websocket_path: The path of the WebSocket that carries the connection; "" without one.
         container_id: The container of an AMQP 1.0 client; "" over the other protocols.
+        mechanism: The SASL mechanism of the login; "" before the client has chosen one.
+        tls_info: The TLS session; None without TLS.
+        unwritten: Bytes of output that the socket has not taken yet.
     """
 
     number: int
@@ -135,6 +154,9 @@ class ConnectionInfo(Reply, kw_only=True):
     reads: int = 0
     writes: int = 0
     container_id: str = ""
+    mechanism: str = ""
+    tls_info: TlsInfo | None = None
+    unwritten: int = 0
 
 
 class ChannelInfo(Reply, kw_only=True):

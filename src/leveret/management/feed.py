@@ -271,7 +271,7 @@ class Feed:
 
     def _connection(self, session: Any, number: int) -> Iterator[Change | None]:
         item = session.describe()
-        sample = (item.bytes_in, item.reads, item.bytes_out, item.writes, item.channels)
+        sample = (item.bytes_in, item.reads, item.bytes_out, item.writes, item.channels, item.unwritten)
         definition = (item.state, item.user, item.vhost, item.frame_max, item.heartbeat)
         if self._connections.is_known(item.number, number, (sample, definition)):
             yield None

@@ -94,6 +94,11 @@ class HttpEndpoint:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             return response.status, _read(response)
+        except http.client.RemoteDisconnected as error:
+            raise NoAnswer(str(error)) from None
+        except http.client.BadStatusLine as error:  # its text is what the server has sent
+            spoken = "AMQP" if str(error).startswith("AMQP") else "another protocol than HTTP"
+            raise NoAnswer(f"the server speaks {spoken}") from None
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:

@@ -121,6 +121,7 @@ class HttpEndpoint:
             amqp_tls_cert=config.tls.cert,
             amqp_tls_ca=config.tls.ca,
             disk_free_limit=config.limits.disk_free,
+            mechanisms=list(config.auth.mechanisms),
             listeners=self.listeners,
             history=str(self._directory / _HISTORY),
             log_level=config.server.log_level,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
+from leveret.management.descriptions import TlsInfo
 from leveret.security.accounts import ExportedAccount
 
 
@@ -25,6 +26,8 @@ class PeerFacts(msgspec.Struct, frozen=True):
     tls: bool
     connected_at: int
     websocket_path: str = ""
+    mechanism: str = ""
+    tls_info: TlsInfo | None = None
 
 
 class TunedClient(msgspec.Struct, frozen=True):

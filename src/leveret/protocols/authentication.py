@@ -102,18 +102,22 @@ class Authentication:
             Whether the mechanism was offered. That of the broker's own tickets is accepted although it is not.
         """
         if mechanism == tickets.MECHANISM:
-            self._name = mechanism
+            self._choose(mechanism)
             self._accept_ticket(response or b"")
             return True
         self._mechanism = create(mechanism, self.offered, self._context)
         if self._mechanism is None:
             return False
-        self._name = mechanism
+        self._choose(mechanism)
         if response is None and self._mechanism.speaks_first:
             self.challenge(b"")
         else:
             self.respond(response or b"")
         return True
+
+    def _choose(self, mechanism: str) -> None:
+        self._name = mechanism
+        self._peer.choose_mechanism(mechanism)
 
     def respond(self, response: bytes) -> None:
         """Process a response of the client."""

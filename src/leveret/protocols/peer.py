@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from leveret.management.connection_names import client_of
+from leveret.management.descriptions import TlsInfo
 from leveret.security.mechanisms.base import Certificate
+from leveret.security.mechanisms.external import distinguished_name
 
 # Result of a function that runs in a thread, or the exception that it raised.
 Result: TypeAlias = Any
@@ -65,7 +70,19 @@ class Receiver(Protocol):
 class Peer:
     """The socket under a session."""
 
-    __slots__ = ("certificate", "checking", "connected_at", "host", "local", "name", "subject", "tls", "websocket_path")
+    __slots__ = (
+        "certificate",
+        "checking",
+        "connected_at",
+        "host",
+        "local",
+        "mechanism",
+        "name",
+        "subject",
+        "tls",
+        "tls_info",
+        "websocket_path",
+    )
 
     # address:port of both ends, and that of a proxy; the client's address, and whether the client is on this machine
     name: str
@@ -74,6 +91,10 @@ class Peer:
     # the client certificate as returned by `ssl`; None without TLS or without a certificate
     certificate: Certificate | None
     tls: bool
+    # the TLS session; None without TLS
+    tls_info: TlsInfo | None
+    # the SASL mechanism that the client has chosen; "" before
+    mechanism: str
     # the path of the WebSocket that carries the connection; "" without one
     websocket_path: str
     # whether a login is waiting for its password check
@@ -91,9 +112,15 @@ class Peer:
         self.local = False
         self.certificate = None
         self.tls = False
+        self.tls_info = None
+        self.mechanism = ""
         self.websocket_path = ""
         self.checking = False
         self.subject = LogSubject()
+
+    def choose_mechanism(self, name: str) -> None:
+        """Note the SASL mechanism that the client has chosen."""
+        self.mechanism = name
 
     def opened(self) -> None:
         """Lift the limits that apply until the client has opened a connection."""
@@ -138,6 +165,10 @@ class Peer:
         """Return whether the socket has taken all output so far."""
         return True
 
+    def unwritten(self) -> int:
+        """Return the bytes of output that the socket has not taken yet."""
+        return 0
+
     def hung_up(self) -> bool:
         """Return whether the client is known to have disconnected, without reading."""
         return False
@@ -153,3 +184,42 @@ class Peer:
     @abstractmethod
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Run a blocking function in a thread, then call `done` on the event loop with its result or exception."""
+
+
+def describe_tls(session: ssl.SSLObject, certificate: Certificate | None) -> TlsInfo | None:
+    """Describe a TLS session and the certificate of its client; None before the end of the handshake."""
+    cipher = session.cipher()
+    if cipher is None:
+        return None
+    key_exchange, encryption, digest = _cipher_parts(cipher[0], session.context)
+    protocol = (session.version() or "").lower()
+    if not certificate:
+        return TlsInfo(protocol=protocol, key_exchange=key_exchange, cipher=encryption, hash=digest)
+    return TlsInfo(
+        protocol=protocol,
+        key_exchange=key_exchange,
+        cipher=encryption,
+        hash=digest,
+        subject=distinguished_name(certificate.get("subject", ())),
+        issuer=distinguished_name(certificate.get("issuer", ())),
+        validity=" - ".join(_moment(certificate[key]) for key in ("notBefore", "notAfter")),
+    )
+
+
+@lru_cache(maxsize=64)
+def _cipher_parts(name: str, context: ssl.SSLContext) -> tuple[str, str, str]:
+    """Return the key exchange, encryption and digest of a cipher suite in RabbitMQ's names, which are Erlang's."""
+    for suite in context.get_ciphers():
+        if suite["name"] == name:
+            exchange, authentication = (suite[key].partition("-")[2].lower() for key in ("kea", "auth"))
+            digest = "aead" if suite["aead"] else str(suite["digest"])
+            return (
+                exchange if exchange == authentication else f"{exchange}_{authentication}",
+                suite["symmetric"].replace("-", "_"),
+                "sha" if digest == "sha1" else digest,
+            )
+    return "", name, ""
+
+
+def _moment(text: str) -> str:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

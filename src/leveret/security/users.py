@@ -490,7 +490,7 @@ class UserStore:
         hash, secret = self._rehashed.pop(name, ("", NO_PASSWORD))
         if hash and user is not None and user.password_hash == hash and name not in self._declared:
             self._made.pop(name, None)
-            self._stored[name] = user = _with_secret(user, secret)
+            self._stored[name] = user = self._with_secret(user, secret)
             self._write(user)
         if name in self._made and user is not None and name not in self._declared:
             password, keys = self._made.pop(name)
@@ -534,7 +534,8 @@ class UserStore:
     def keep_default(self) -> None:
         """Store the default user, if it exists, so that it remains when users are added. `hash_clear` has been called."""
         if self.has_default():
-            self._store(_with_secret(self._default, self.export(self._default)))
+            secret = self.export(self._default)
+            self._store(msgspec.structs.replace(self._default, password_hash=secret.password_hash, scram=secret.scram))
 
     def add(self, user: User) -> None:
         """Add a user. Raises PreconditionFailed if it exists, NotAllowed if it is declared in the configuration."""
@@ -556,41 +557,44 @@ class UserStore:
         tags: Iterable[str] | None = None,
         limits: UserLimits | None = None,
     ) -> None:
-        """Change the given properties. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
-        user = self._changeable(name)
-        if secret is not None:
-            user = _with_secret(user, secret)
+        """Change the given properties.
+
+        Raises NotFound, or NotAllowed if that changes a user who is declared in the configuration.
+        """
+        user = self._known(name)
+        changed = user if secret is None else self._with_secret(user, secret)
         if limits is not None:
             _check_limits(limits)
-        self._store(
+        self._replace(
+            user,
             msgspec.structs.replace(
-                user,
+                changed,
                 tags=user.tags if tags is None else tuple(tags),
                 limits=user.limits if limits is None else limits,
-            )
+            ),
         )
 
     def change_limits(self, name: str, limits: Mapping[str, int]) -> None:
-        """Change the given limits. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
-        self.change(name, limits=msgspec.structs.replace(self._changeable(name).limits, **limits))
+        """Change the given limits. Raises the errors of `change`."""
+        self.change(name, limits=msgspec.structs.replace(self._known(name).limits, **limits))
 
     def set_permission(self, name: str, vhost: str, permission: Permission | None) -> None:
         """Set the user's permissions in a vhost, or remove them with None."""
-        user = self._changeable(name)
+        user = self._changeable(name) if permission is None else self._known(name)
         permissions = {key: value for key, value in user.permissions.items() if key != vhost}
         if permission is not None:
             _check_permissions(name, {vhost: permission})
             permissions[vhost] = permission
         elif vhost not in user.permissions:
             raise NotFound(f"user '{name}' has no permissions in vhost '{vhost}'")
-        self._store(msgspec.structs.replace(user, permissions=permissions))
+        self._replace(user, msgspec.structs.replace(user, permissions=permissions))
 
     def set_topic_permission(self, name: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
         """Set the user's topic permissions for an exchange, which may not exist yet."""
-        user = self._changeable(name)
+        user = self._known(name)
         _check_topic_permissions(name, {vhost: {exchange: permission}})
         changed = {**user.topic_permissions, vhost: {**user.topic_permissions.get(vhost, {}), exchange: permission}}
-        self._store(msgspec.structs.replace(user, topic_permissions=changed))
+        self._replace(user, msgspec.structs.replace(user, topic_permissions=changed))
 
     def clear_topic_permissions(self, name: str, vhost: str, exchange: str | None = None) -> None:
         """Remove the user's topic permissions for an exchange, or for all exchanges of a vhost. Raises NotFound."""
@@ -636,6 +640,33 @@ class UserStore:
             raise NotFound(f"user '{name}' does not exist")
         return user
 
+    def _known(self, name: str) -> User:
+        """Return a user, who may be declared in the configuration. Raises the errors of `_changeable` for others."""
+        return self._declared.get(name) or self._changeable(name)
+
+    def _replace(self, user: User, changed: User) -> None:
+        """Store a user who has changed. Raises NotAllowed for a user of the configuration who differs from it."""
+        if user.name not in self._declared:
+            self._store(changed)
+        elif changed != user:
+            self._refuse_declared(user.name)
+
+    def _with_secret(self, user: User, secret: Secret) -> User:
+        """Return a user with another password. The SCRAM keys of the same one stay. Raises NotAllowed as `_replace`."""
+        known = self.export(user)
+        is_same = secret.password_hash == known.password_hash and (
+            bool(secret.password_hash) or not self.has_password(user)
+        )
+        if is_same and secret.scram in (None, user.scram):
+            return user
+        self._refuse_declared(user.name)
+        return msgspec.structs.replace(
+            user,
+            password_hash=secret.password_hash,
+            hashing_algorithm=secret.hashing_algorithm,
+            scram=secret.scram,
+        )
+
     def _store(self, user: User) -> None:
         self._stored[user.name] = user
         self._write(user)
@@ -654,18 +685,6 @@ class UserStore:
             self._versions[name] = self.generation
         for changed in self.watchers:
             changed()
-
-
-def _with_secret(user: User, secret: Secret) -> User:
-    """Return a user with another password. The SCRAM keys of the same one stay."""
-    if secret.scram is None and secret.password_hash == user.password_hash:
-        return user
-    return msgspec.structs.replace(
-        user,
-        password_hash=secret.password_hash,
-        hashing_algorithm=secret.hashing_algorithm,
-        scram=secret.scram,
-    )
 
 
 def _check_limits(limits: UserLimits) -> None:

@@ -30,7 +30,7 @@ from leveret.protocols.detect import (
 )
 from leveret.protocols.ingress_throttle import FIRST_READ, MAX_READ
 from leveret.protocols.opening import Protocols
-from leveret.protocols.peer import Peer, Receiver, Result
+from leveret.protocols.peer import Peer, Receiver, Result, describe_tls
 from leveret.server.admission import Admission
 from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
@@ -152,6 +152,7 @@ class SocketPeer(Peer):
         self._gathers = self.is_plain and hasattr(os, "writev") and isinstance(sockets.loop, asyncio.SelectorEventLoop)
         if tls is not None:
             self.certificate = tls.getpeercert() or None
+            self.tls_info = describe_tls(tls, self.certificate)
 
     def describe_client(self, facts: PeerFacts) -> None:
         """Describe the client of another socket than this one, which a relay or another process has accepted."""
@@ -161,10 +162,21 @@ class SocketPeer(Peer):
         self.tls = facts.tls
         self.connected_at = facts.connected_at
         self.websocket_path = facts.websocket_path
+        self.mechanism = facts.mechanism
+        self.tls_info = facts.tls_info
 
     def facts(self) -> PeerFacts:
         """Return what `describe_client` needs in another process."""
-        return PeerFacts(self.name, self.host, self.local, self.tls, self.connected_at, self.websocket_path)
+        return PeerFacts(
+            self.name,
+            self.host,
+            self.local,
+            self.tls,
+            self.connected_at,
+            self.websocket_path,
+            self.mechanism,
+            self.tls_info,
+        )
 
     def opened(self) -> None:
         if self._protocol is not None:
@@ -243,8 +255,12 @@ class SocketPeer(Peer):
             self._protocol.limit_reads(size, slowed)
 
     def is_writable(self) -> bool:
+        return not self.unwritten()
+
+    def unwritten(self) -> int:
+        size = self._transport.get_write_buffer_size()
         # TLS has a buffer of its own, above that of the socket.
-        return not self._transport.get_write_buffer_size() and not self._reader.get_write_buffer_size()
+        return size + int(self._reader.get_write_buffer_size()) if self.tls_info is not None else size
 
     def hung_up(self) -> bool:
         accepted = self._transport.get_extra_info("socket")

@@ -159,6 +159,13 @@ async def _http(peer: Peer) -> None:
     peer.writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 
 
+async def _tls(peer: Peer) -> None:
+    await peer.reader.read(8)
+    for byte in b"\x15\x03\x01\x00\x02\x02\x16":
+        peer.writer.write(bytes([byte]))
+        await peer.writer.drain()
+
+
 async def _ssh(peer: Peer) -> None:
     peer.writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
     await peer.reader.read(100)
@@ -186,7 +193,14 @@ async def _amqp_1_sasl(peer: Peer) -> None:
 
 @pytest.mark.parametrize(
     ("script", "says"),
-    [(_http, "HTTP"), (_ssh, "SSH-2.0"), (_smtp, "b'2'"), (_amqp_1, "AMQP 1.0"), (_amqp_1_sasl, "with SASL")],
+    [
+        (_http, r"^no AMQP server at 127.0.0.1:\d+: the port speaks HTTP; expected the port of an AMQP server$"),
+        (_tls, r"^no AMQP server at 127.0.0.1:\d+: the port uses TLS; expected amqps://$"),
+        (_ssh, r"^no AMQP server at 127.0.0.1:\d+; expected one, or amqps:// if the port uses TLS$"),
+        (_smtp, r"^no AMQP server at 127.0.0.1:\d+; expected one, or amqps:// if the port uses TLS$"),
+        (_amqp_1, "AMQP 1.0"),
+        (_amqp_1_sasl, "with SASL"),
+    ],
 )
 async def test_other_protocols(dial: Connect, script: Callable[[Peer], Awaitable[None]], says: str) -> None:
     async with fake_server(script) as url:

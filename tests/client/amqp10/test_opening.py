@@ -122,20 +122,21 @@ async def test_auto_falls_back_to_1_0(dial: Connect) -> None:
 
 
 async def test_other_protocols(dial: Connect) -> None:
-    async def says(data: bytes) -> None:
+    async def says(data: bytes, error: str = "") -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(8)
             writer.write(data)
             await writer.drain()
 
         async with fake(script) as url:
-            with pytest.raises(ProtocolMismatch):
+            with pytest.raises(ProtocolMismatch, match=error):
                 await dial.open("1.0", url)
 
     await says(b"AMQP\x00\x00\x09\x01")
     await says(b"AMQP\x01\x01\x00\x0a")
-    await says(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    await says(b"SSH-2.0-OpenSSH_9.6\r\n")
+    await says(b"HTTP/1.1 400 Bad Request\r\n\r\n", r"^no AMQP server at 127.0.0.1:\d+: the port speaks HTTP;")
+    await says(b"\x15\x03\x03\x00\x02\x02\x16\x00", r"^no AMQP server at 127.0.0.1:\d+: the port uses TLS;")
+    await says(b"SSH-2.0-OpenSSH_9.6\r\n", r"^no AMQP server at 127.0.0.1:\d+; expected one")
 
 
 async def test_server_that_closes_after_its_open(dial: Connect) -> None:

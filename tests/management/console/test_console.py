@@ -357,6 +357,21 @@ def test_declare_and_bind(console: Console, api: HttpBroker) -> None:
     console.see_no("a.*")
 
 
+@pytest.mark.parametrize(("kind", "argument", "known"), [
+    ("queue", "x-max-lenght", "x-max-length"),
+    ("exchange", "x-cache-sizes", "x-cache-size"),
+])  # fmt: skip
+def test_misspelt_arguments(console: Console, api: HttpBroker, kind: str, argument: str, known: str) -> None:
+    label = f"Declare {kind}"
+    console.enter(f"{kind}s")
+    console.click(label)
+    console.fill("Name", "misspelt")
+    console.fill("Arguments", f'{{"{argument}": 7}}')
+    console.click(label, "dialog button")
+    console.see(f"Declared {kind} 'misspelt': unknown argument '{argument}' has no effect; did you mean '{known}'?")
+    assert api("DELETE", f"/{kind}s/%2F/misspelt").status == 204
+
+
 def test_an_error_of_the_api_is_shown_as_it_is(console: Console, api: HttpBroker) -> None:
     declare(api, "fixed")
     console.enter("queues")

@@ -609,3 +609,29 @@ def test_lists_are_sorted_by_the_values_that_they_show(api: HttpBroker, kind: st
         for path in sorted(common):
             found = [value_of(row, path) for row in api.get(f"/{kind}?page=1&page_size=500&sort={path}")["items"]]
             assert found == sorted(found), path
+
+
+@pytest.mark.parametrize(("path", "change"), [
+    ("/users/guest", {"tags": []}),
+    ("/users/guest", {"password_hash": ""}),
+    ("/users/guest", {"password": "guest"}),
+    ("/users/guest", {"limits": {"max-channels": 9}}),
+    ("/users/plain", {"tags": "management"}),
+    ("/permissions/%2F/guest", {"read": "^a"}),
+    ("/vhosts/interop", {"description": "other"}),
+    ("/vhosts/interop", {"tags": "other"}),
+    ("/vhosts/interop", {"protected_from_deletion": True}),
+])  # fmt: skip
+def test_objects_of_the_configuration_may_be_written_as_they_are(
+    api: HttpBroker, path: str, change: dict[str, Any]
+) -> None:
+    read = api.get(path)
+    for _ in range(2):
+        assert api("PUT", path, read).status == 204
+        assert api.get(path) == read
+    if "password" in change:
+        del read["password_hash"]
+    reply = api("PUT", path, {**read, "metadata": {}, **change})
+    assert reply.status == 400
+    assert "is declared in" in reply.json["reason"]
+    assert {**api.get(path), **read} == api.get(path)

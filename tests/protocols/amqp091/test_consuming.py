@@ -19,6 +19,17 @@ def publish(channel: Channel, *bodies: bytes, queue: str = "q") -> None:
     channel.run()
 
 
+@pytest.mark.parametrize("name", ["x-prioritty", "x-own"])
+def test_misspelt_arguments_are_logged_once(site: Site, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    channel = site.channel()
+    channel.declare()
+    for _ in range(2):
+        channel.consume(arguments={name: 1})
+    known = ["did you mean 'x-priority'?"] if name == "x-prioritty" else []
+    assert [text for text in known if text in caplog.text] == known
+    assert caplog.text.count(name) == len(known)
+
+
 class TestTags:
     def test_the_server_generates_a_missing_tag(self, site: Site) -> None:
         channel = site.channel()

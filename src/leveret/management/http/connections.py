@@ -57,8 +57,9 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
     """Return a connection."""
     peer_host, peer_port = _endpoint(client_of(item["name"]))
     host, port = _endpoint(broker_of(item["name"]))
+    tls = item.get("tls_info") or {}
     return {
-        "auth_mechanism": "PLAIN",
+        "auth_mechanism": item.get("mechanism", ""),  # other nodes may have an earlier version
         "channel_max": item["channel_max"],
         "channels": item["channels"],
         "client_properties": item["client_properties"],
@@ -69,21 +70,21 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "host": host,
         "name": item["name"],
         "node": node,
-        "peer_cert_issuer": None,
-        "peer_cert_subject": None,
-        "peer_cert_validity": None,
+        "peer_cert_issuer": tls.get("issuer") or None,
+        "peer_cert_subject": tls.get("subject") or None,
+        "peer_cert_validity": tls.get("validity") or None,
         "peer_host": peer_host,
         "peer_port": peer_port,
         "port": port,
         "protocol": _PROTOCOLS.get(item["protocol"], item["protocol"]),
         **with_rates({"recv_cnt": item["reads"], "recv_oct": item["bytes_in"], "reductions": 0}, rates),
         **with_rates({"send_cnt": item["writes"], "send_oct": item["bytes_out"]}, rates),
-        "send_pend": 0,
+        "send_pend": item.get("unwritten", 0),
         "ssl": item["tls"],
-        "ssl_cipher": None,
-        "ssl_hash": None,
-        "ssl_key_exchange": None,
-        "ssl_protocol": None,
+        "ssl_cipher": tls.get("cipher"),
+        "ssl_hash": tls.get("hash"),
+        "ssl_key_exchange": tls.get("key_exchange"),
+        "ssl_protocol": tls.get("protocol"),
         "state": item["state"],
         "timeout": item["heartbeat"],
         "type": "network",

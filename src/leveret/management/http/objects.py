@@ -34,7 +34,7 @@ CAPACITY_SPAN: Final = 1000 * RATE_SPAN
 _BLOCKED: Final = ("blocked_time", "blocked_since")
 _ALL_QUEUE_KEYS: Final = (*_QUEUE_KEYS, *_BLOCKED)
 _EXCHANGE_KEYS: Final = ("publish_in", "publish_out", "deduplication_keys", "dropped_duplicates")
-_CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels")
+_CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels", "unwritten")
 
 # Few queues use all series: nine take 9 KiB.
 QUEUE: Final = Layout(
@@ -389,7 +389,7 @@ class CachedConnection(Measured):
 
     def sample(self, tick: int, sample: list[int]) -> None:
         self._count(-1)
-        self.item.update(zip(_CONNECTION_KEYS, sample, strict=True))
+        self.item.update(zip(_CONNECTION_KEYS, sample, strict=False))  # other nodes may have an earlier version
         self._count(1)
         self.measure(CONNECTION, tick, (), sample[:4])
 

@@ -41,7 +41,7 @@ _EXCHANGE_TYPES: Final = (
     "x-random",
     "x-recent-history",
 )
-_MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "ANONYMOUS", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
 # Options of the sockets of listeners.
 _SOCKET_OPTIONS: Final = {"backlog": 128, "exit_on_close": False, "linger": [True, 0], "nodelay": True}
@@ -220,7 +220,9 @@ def _node(request: Request, status: Row) -> Row:
     rates = _node_rates(request)
     return {
         "applications": [{"description": PRODUCT, "name": "rabbit", "version": settings.rabbitmq_version}],
-        "auth_mechanisms": [{"description": name, "enabled": True, "name": name} for name in _MECHANISMS],
+        "auth_mechanisms": [
+            {"description": name, "enabled": name in settings.mechanisms, "name": name} for name in _MECHANISMS
+        ],
         "being_drained": False,
         "cluster_links": [],
         "config_files": [status["config"]],

@@ -41,6 +41,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         cors_origins: Origins of pages that may use the API from a browser.
         max_body_size: Maximum size of a request body in bytes.
         basic_auth: Whether users may log in with passwords.
+        mechanisms: `auth.mechanisms`.
         refused_logins: Maximum number of refused logins of one address per minute; 0 for no limit.
         session_timeout: Seconds after which a session ends.
         session_idle_timeout: Seconds without a request after which a session ends.
@@ -74,6 +75,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: list[str]
     max_body_size: int
     basic_auth: bool
+    mechanisms: list[str]
     refused_logins: int
     session_timeout: float
     session_idle_timeout: float

@@ -135,12 +135,12 @@ def add(context: Context, request: Add) -> None:
 
 def change(context: Context, request: Change) -> None:
     """Change the settings of a vhost."""
-    _check_changeable(context, request.name)
     context.vhost(request.name)
-    _set(context, request, context.managed.vhost_settings.get(request.name, VhostConfig()))
+    _set(context, request, context.managed.vhost_config(request.name))
 
 
 def _set(context: Context, request: Change, old: VhostConfig) -> None:
+    """Store the settings of a vhost. One of the configuration may be written as it is, and is refused otherwise."""
     changes: dict[str, str | float | CompatConfig | list[str]] = {
         name: value
         for name in ("qos_global", "consumer_timeout", "description", "default_queue_type", "protected_from_deletion")
@@ -159,6 +159,10 @@ def _set(context: Context, request: Change, old: VhostConfig) -> None:
         raise PreconditionFailed(f"unknown queue type '{new.default_queue_type}'; expected one of {expected}")
     if min(new.limits.max_queues, new.limits.max_connections) < -1:
         raise PreconditionFailed("negative limit; expected at least 0, which means none, or -1, which allows none")
+    if request.name in context.managed.config.vhosts:
+        if new != old:
+            _check_changeable(context, request.name)
+        return
     context.managed.vhost_settings[request.name] = new
     context.broker.log.put(KIND, request.name, msgspec.json.encode(new))
     context.managed.apply_vhost(request.name, new)

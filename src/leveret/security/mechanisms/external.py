@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leveret.security.mechanisms.base import Certificate, Context, Failure, Mechanism, Outcome, Success
 
 # RFC 4514 section 3: the short names of attribute types; others keep OpenSSL's name.
@@ -47,10 +49,12 @@ def common_name(certificate: Certificate) -> str | None:
 
 def subject(certificate: Certificate) -> str:
     """Return the subject in the notation of RFC 4514, most specific part first: "CN=shop,O=Example"."""
-    return ",".join(
-        "+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part)
-        for part in reversed(certificate.get("subject", ()))
-    )
+    return distinguished_name(certificate.get("subject", ()))
+
+
+def distinguished_name(parts: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Return the name of a subject or issuer in the notation of RFC 4514, most specific part first."""
+    return ",".join("+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part) for part in reversed(parts))
 
 
 def _escape(value: str) -> str:

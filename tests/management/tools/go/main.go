@@ -322,7 +322,7 @@ func connections(client *rabbithole.Client) {
 }
 
 func plugins(client *rabbithole.Client) {
-	equal(len(must(client.ListFeatureFlags())), 0)
+	equal(len(must(client.ListFeatureFlags())), 8)
 	equal(len(must(client.ListShovels())), 0)
 	equal(len(must(client.ListFederationUpstreams())), 0)
 	equal(len(must(client.ListFederationLinks())), 0)

@@ -11,7 +11,14 @@ from leveret.client.engine.amqp091.recovery import recover
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
-from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, closed_error, protocol_error
+from leveret.client.errors import (
+    ConnectionClosed,
+    Error,
+    ProtocolMismatch,
+    closed_error,
+    no_amqp_server,
+    protocol_error,
+)
 from leveret.client.events import Blocked, Unblocked
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp0.commands import (
@@ -41,6 +48,8 @@ from leveret.wire.amqp0.values import Arguments
 _RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
+# First bytes of a server that errors tell apart: AMQP, HTTP and TLS.
+_KNOWN: Final = (b"AMQP", b"HTTP/", b"\x15\x03", b"\x16\x03")
 # Names of the versions in protocol headers.
 _PROTOCOLS: Final = {
     b"\0\0\x09\x01": "0-9-1",
@@ -170,24 +179,24 @@ class ConnectionCore(BaseConnectionCore):
 
     def _mismatch(self) -> None:
         first = self._first_bytes
-        if b"AMQP".startswith(first[:4]) or first.startswith(b"AMQP"):
+        host, port = self.parameters.host, self.parameters.port
+        if any(known.startswith(first) and known != first for known in _KNOWN):
+            return
+        if first.startswith(b"AMQP"):
             if len(first) < 8:
                 return
             text = (
                 f"the server refused AMQP {self.version.name} with the protocol header of AMQP"
                 f" {_PROTOCOLS.get(first[4:], f'{first[5]}-{first[6]}-{first[7]}')}"
             )
+            speaks_amqp10 = first[5:8] == b"\1\0\0"
+            if speaks_amqp10:
+                text += '; expected a connection with protocol="1.0"'
+            error = ProtocolMismatch(text, host=host, port=port)
+            if speaks_amqp10:
+                error.speaks = "1.0"
         else:
-            text = (
-                f"the server does not speak AMQP: it answered {first!r}; expected an AMQP server, or amqps:// if the"
-                " port uses TLS"
-            )
-        speaks_amqp10 = first.startswith(b"AMQP") and first[5:8] == b"\1\0\0"
-        if speaks_amqp10:
-            text += '; expected a connection with protocol="1.0"'
-        error = ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port)
-        if speaks_amqp10:
-            error.speaks = "1.0"
+            error = no_amqp_server(first, host, port)
         self.lost(error)
         self.frontend.close_socket()
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from leveret.broker import settlement
-from leveret.broker.arguments import BROWSE, parse_consumer_arguments
+from leveret.broker.arguments import BROWSE, CONSUMER_ARGUMENTS, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import (
     AccessRefused,
@@ -114,6 +114,7 @@ def consume(
         connection.check("read", name_of(channel, queue))
         found = find(channel, queue)
     settings = parse_consumer_arguments(arguments, strict=channel.vhost.strict)
+    channel.broker.unknown_arguments.note(CONSUMER_ARGUMENTS, settings.unknown)
     limit = connection.settings.consumers_per_channel
     if limit and len(channel.consumers) >= limit:
         raise ResourceError(f"the channel already has {limit} consumers; the limit is set by limits.consumers_per_channel")

@@ -38,6 +38,7 @@ from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.vhost_session import QUANTUM, VhostSession
 from leveret.security.accounts import Account, UserAccount, import_account
+from leveret.security.mechanisms.anonymous import Anonymous
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Performative
 from leveret.wire.amqp10.descriptors import ATTACH, END, TRANSFER
@@ -368,6 +369,7 @@ class Connection(VhostSession):
                 raise ConnectionRefused(
                     constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is amqp10.anonymous_user"
                 )
+            self.peer.choose_mechanism(Anonymous.name)
             self.set_account(UserAccount(name, self.users))
         try:
             self._enter(
@@ -620,6 +622,9 @@ class Connection(VhostSession):
             channels=len(self.sessions.by_channel),
             tls=self.peer.tls,
             websocket_path=self.peer.websocket_path,
+            mechanism=self.peer.mechanism,
+            tls_info=self.peer.tls_info,
+            unwritten=self.peer.unwritten(),
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             reads=self.reads,

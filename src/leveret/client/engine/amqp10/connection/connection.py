@@ -18,7 +18,7 @@ from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.connection import CLOSED, LOST, OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.engine.common.results import Result
-from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
+from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, no_amqp_server
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp10 import constants, descriptors, frames
 from leveret.wire.amqp10.composite import Performative
@@ -56,6 +56,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
         self.management = Management(self)
         self._remote: dict[int, SessionCore] = {}
         self._headers = 0
+        self._first_bytes = b""
         # Frames that arrived before a caller waited for them, because the server may send several at once.
         self._unclaimed: deque[Result] = deque()
         self._lowest_free = 0
@@ -79,6 +80,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
         self.unflushed.clear()
         self._remote.clear()
         self._headers = 0
+        self._first_bytes = b""
         self._unclaimed.clear()
         yield from handshake(self)
         self._change_state(OPENING, RECOVERING)
@@ -130,6 +132,8 @@ class Amqp10ConnectionCore(BaseConnectionCore):
 
     def receive(self, data: bytes) -> None:
         """Process data from the socket."""
+        if self.state == OPENING and len(self._first_bytes) < 8:
+            self._first_bytes += data[: 8 - len(self._first_bytes)]
         remote = self._remote
         for frame in self.engine.receive(data):
             kind = frame.kind
@@ -177,11 +181,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
 
     def _failed(self, failure: Failure) -> None:
         if self.state == OPENING and not self._headers:
-            text = (
-                "the server does not speak AMQP 1.0: it did not answer with a protocol header; expected an AMQP 1.0"
-                " server, or amqps:// if the port uses TLS"
-            )
-            self.mismatch(ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port))
+            self.mismatch(no_amqp_server(self._first_bytes, self.parameters.host, self.parameters.port))
             return
         self.fail(protocol_error(failure.condition, failure.text))
 
