@@ -39,6 +39,8 @@ def left_behind(server: Broker) -> list[str]:
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_exchanges(server: Broker, program: Program, exchange: str) -> None:
+    if isinstance(server, RabbitProcess) and exchange == "x-local-random":
+        pytest.skip("RabbitMQ 3 has no exchanges of this type")
     found = result(
         program,
         "--exchange",

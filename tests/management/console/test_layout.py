@@ -23,7 +23,8 @@ from tests.support.requests import ask
 if TYPE_CHECKING:
     from tests.management.console.browser import Console
 
-pytestmark = pytest.mark.timeout(280)
+# All views take a minute alone, and ten beside other tests.
+pytestmark = pytest.mark.timeout(1200)
 
 SIZES = ((390, 844), (768, 1024), (1280, 857), (1920, 1080))
 FAULTS = (Path(__file__).parent / "layout.js").read_text("utf-8")

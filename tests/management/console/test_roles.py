@@ -284,6 +284,7 @@ def test_a_user_closes_the_own_connections(things: None, console: Console, api: 
         console.see("Sign in")
         console.sign_in("administers")
         console.see_enabled("Close…")
+        console.leave()  # the connection ends before the page
 
 
 def test_a_bulk_change_leaves_out_what_the_user_may_not_change(things: None, console: Console, api: HttpBroker) -> None:

@@ -273,6 +273,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "if_unused": True,
         "if_empty": True,
     },
+    ("POST", "/leveret/role/{vhost}"): {"names": ["NAME"]},
     ("POST", "/leveret/operations/{name}"): {"vhost": "/"},
     ("PUT", "/leveret/alert-rules/{name}"): {
         "kind": "depth",

@@ -18,12 +18,15 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
 from leveret.broker.table import Table
-from leveret.broker.values import FieldTable, FieldValue, freeze
+from leveret.broker.values import SIZED, FieldTable, FieldValue, Float32, freeze
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 # Steps per header lookup.
 HEADER_STEPS: Final = 10
+
+# The types that numbers in arguments are compared as.
+_PLAIN: Final[dict[type, type]] = {kind: float if kind is Float32 else int for kind in SIZED}
 
 # The name of a header, and the type and the value that it must have unless it only has to be present.
 ConditionKey: TypeAlias = tuple[Hashable, ...]
@@ -36,7 +39,7 @@ def _key_of(name: str, value: FieldValue) -> ConditionKey:
     """
     compared = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     kind: type = type(compared)
-    return name, kind, freeze(compared)
+    return name, _PLAIN.get(kind, kind), freeze(compared)
 
 
 class Condition:
