@@ -44,6 +44,7 @@ from leveret.broker.queues.removal import Leftovers
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.shares import MemoryShares
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
+from leveret.broker.statistics import Churn
 from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
 from leveret.broker.tracing import Tracing
@@ -227,6 +228,7 @@ class Broker:
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
         # Number of changes of exchanges, queues and bindings so far.
         self.topology_changes = 0
+        self.churn = Churn()
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
         self.max_routing_queues = DEFAULT_ROUTING_QUEUES
         self.work = 0

@@ -51,6 +51,63 @@ QUEUE_GAUGES: Final = (
 )
 
 
+class Churn:
+    """The numbers of connections, channels and queues that came and went since the start of the process.
+
+    Attributes:
+        connections_opened: Connections that have opened a vhost. `connections_closed` are those that have left it.
+        channels_opened: Channels and sessions.
+        queues_created: Queues that did not exist before, without those that a start has found in the log.
+        queues_declared: Declarations, also of queues that existed.
+    """
+
+    def __init__(self) -> None:
+        self.connections_opened = 0
+        self.connections_closed = 0
+        self.channels_opened = 0
+        self.channels_closed = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
+        self.queues_declared = 0
+
+    def connection_opened(self) -> None:
+        self.connections_opened += 1
+
+    def connection_closed(self) -> None:
+        self.connections_closed += 1
+
+    def channel_opened(self) -> None:
+        self.channels_opened += 1
+
+    def channel_closed(self) -> None:
+        self.channels_closed += 1
+
+    def queue_created(self) -> None:
+        self.queues_created += 1
+
+    def queue_deleted(self) -> None:
+        self.queues_deleted += 1
+
+    def queue_declared(self) -> None:
+        self.queues_declared += 1
+
+    def client_changes(self) -> int:
+        """Return the number of connections and channels that came or went."""
+        return self.connections_opened + self.connections_closed + self.channels_opened + self.channels_closed
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers by RabbitMQ's names."""
+        return {
+            "channel_closed": self.channels_closed,
+            "channel_created": self.channels_opened,
+            "connection_closed": self.connections_closed,
+            "connection_created": self.connections_opened,
+            "queue_created": self.queues_created,
+            "queue_declared": self.queues_declared,
+            "queue_deleted": self.queues_deleted,
+        }
+
+
 class VhostStatistics:
     """Totals of a vhost.
 

@@ -505,6 +505,7 @@ class Vhost:
                 self._check_same("queue", name, "auto_delete", auto_delete, existing.lifetime.auto_delete)
             self._check_arguments("queue", name, arguments, existing.arguments)
             existing.lifetime.touch()
+            self.broker.churn.queue_declared()
             return existing
         if not name:
             name = self.new_queue_name()
@@ -513,7 +514,9 @@ class Vhost:
         self.new_names.discard(name)
         self.broker.check_queue_limit(self)
         self.broker.unknown_arguments.note(QUEUE_ARGUMENTS, settings.unknown, STORED)
-        return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+        queue = self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+        self.broker.churn.queue_declared()
+        return queue
 
     def _with_queue_type(
         self, name: str, arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool
@@ -559,6 +562,7 @@ class Vhost:
             self.policies.configure(queue)
         self.queues[name] = queue
         self.queue_list.add(queue)
+        self.broker.churn.queue_created()
         if self.events.bound:
             self.events.watch(queue)
         if self.broker.tracing is not None:
@@ -609,6 +613,7 @@ class Vhost:
         del self.queues[queue.name]
         self.queue_list.discard(queue)
         self.statistics.retire_queue(queue)
+        self.broker.churn.queue_deleted()
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
         if queue.stored:

@@ -37,6 +37,7 @@ class NodeState(Reply, kw_only=True):
 
     Attributes:
         overflow: Bytes of messages that are paged out.
+        churn: `Churn.counts` of a single process.
         processes: The processes by the name of their shard; not set for a single process.
         shards: The shards, not set for a single process.
         nodes: The nodes, only set for a node, as the following one.
@@ -48,6 +49,7 @@ class NodeState(Reply, kw_only=True):
     performance: Performance
     log: dict[str, Any]
     overflow: int
+    churn: dict[str, int] = {}
     processes: dict[str, NodeState] | msgspec.UnsetType = msgspec.UNSET
     shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
     nodes: list[NodeDetails] | msgspec.UnsetType = msgspec.UNSET

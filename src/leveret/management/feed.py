@@ -319,6 +319,7 @@ def _node(managed: ManagedBroker) -> dict[str, object]:
         "alarm": managed.alarm(),
         "performance": managed.performance(),
         "log": {"state": log.state, **log.statistics()},
+        "churn": managed.broker.churn.counts(),
         "overflow": 0 if overflow is None else overflow.statistics()["bytes"],
     }
 

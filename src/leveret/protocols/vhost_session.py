@@ -157,6 +157,7 @@ class VhostSession(Session):
         self.vhost = vhost
         self.vhost_name = self.peer.subject.vhost = vhost.name
         vhost.connections += 1
+        self.broker.churn.connection_opened()
         by_user = self.services.by_user
         by_user[self.user] = by_user.get(self.user, 0) + 1
         self.opened = True
@@ -167,6 +168,7 @@ class VhostSession(Session):
         vhost = self.vhost
         self.vhost = None
         vhost.connections -= 1
+        self.broker.churn.connection_closed()
         vhost.statistics.retire_connection(self.bytes_in, self.sent_bytes())
         by_user = self.services.by_user
         count = by_user.get(self.user, 0) - 1

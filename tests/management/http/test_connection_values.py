@@ -169,6 +169,60 @@ def test_tls(
     check_tls(leveret, session, authority, certificate if session[0] == "TLSv1_3" else None)
 
 
+def check_churn(broker: tuple[HttpApi, int, int]) -> None:
+    api, port, _ = broker
+
+    def churn() -> dict[str, int]:
+        rates = api.get("/overview").get("churn_rates", {})
+        names = ("connection_created", "channel_created", "queue_created", "queue_declared", "queue_deleted")
+        return {name: rates.get(name, 0) for name in names}
+
+    before = churn()
+    for number in range(3):
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
+            for _ in range(2):
+                channel = connection.channel()
+                channel.queue_declare(f"churn.{number}")
+                channel.queue_declare(f"churn.{number}")
+                channel.queue_declare(f"churn.{number}", passive=True)
+                channel.queue_delete(f"churn.{number}")
+                channel.close()
+    expected = {
+        "connection_created": 3,
+        "channel_created": 6,
+        "queue_created": 6,
+        "queue_declared": 12,
+        "queue_deleted": 6,
+    }
+    wait_until(
+        lambda: {name: value - before[name] for name, value in churn().items()} == expected, lambda: (before, churn())
+    )
+
+
+def test_churn_counts_objects_of_less_than_a_second(leveret: tuple[HttpApi, int, int]) -> None:
+    check_churn(leveret)
+
+
+@pytest.mark.slow
+def test_churn_of_rabbitmq(rabbit: tuple[HttpApi, int, int]) -> None:
+    check_churn(rabbit)
+
+
+def test_lists_show_a_connection_and_channel_that_are_open(leveret: tuple[HttpApi, int, int]) -> None:
+    api, port, _ = leveret
+    for number in range(5):
+        properties = {"connection_name": f"seen {number}"}
+        parameters = pika.ConnectionParameters("127.0.0.1", port, client_properties=properties)
+        api.get("/connections")  # which is fresh
+        with pika.BlockingConnection(parameters) as connection:
+            found = [row["user_provided_name"] for row in api.get("/connections")]
+            assert f"seen {number}" in found
+            channel = connection.channel(7)
+            assert 7 in [row["number"] for row in api.get("/channels")]
+            channel.close()
+            assert 7 not in [row["number"] for row in api.get("/channels")]
+
+
 def test_enabled_mechanisms(leveret: tuple[HttpApi, int, int]) -> None:
     (node,) = leveret[0].get("/nodes")
     enabled = {row["name"]: row["enabled"] for row in node["auth_mechanisms"]}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leveret.management.http.objects import QUEUE
+from leveret.management.http.objects import QUEUE, NodeTotals
 from leveret.management.http.samples import MINUTES, Layout, Samples
 
 START = 1_700_000_000 // 3600 * 3600
@@ -111,3 +111,20 @@ def test_values_beyond_the_type_are_the_largest_one() -> None:
     assert samples.gauge(0, START + 1) == 0
     samples.record(START + 2, [1 << 33, 1 << 33])
     assert samples.gauge(0, START + 2) == samples.increment(1, START + 2, START + 2) == (1 << 32) - 1
+
+
+def test_churn_is_that_of_all_processes_since_their_start() -> None:
+    totals = NodeTotals()
+    totals.count("0", {"queue_created": 16, "queue_deleted": 2})
+    assert (totals.churn["queue_created"], totals.churn["queue_deleted"]) == (16, 2), "those before the first pass"
+    for process, created, expected in (
+        ("1", 5, 21),
+        ("0", 17, 22),
+        ("1", 1, 23),  # restarted
+        ("1", 4, 26),
+    ):
+        totals.count(process, {"queue_created": created})
+        assert totals.churn["queue_created"] == expected
+    totals.reset()
+    totals.count("0", {"queue_created": 19})
+    assert totals.churn["queue_created"] == 2

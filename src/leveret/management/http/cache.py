@@ -169,7 +169,7 @@ class Cache:
         """Forget samples and churn, and ask the broker for everything. Raises `BrokerUnavailable`."""
         async with self._lock:
             self._reader = ""
-            self.node = NodeTotals()
+            self.node.reset()
             await self._pass()
 
     def _is_fresh(self, change: int, topology: list[Row]) -> bool:
@@ -317,8 +317,6 @@ class Cache:
         if not self._is_first:
             self._publish_queue("created", item)
             self._new(queue, QUEUE)
-            self.node.churn["queue_created"] += 1
-            self.node.churn["queue_declared"] += 1
 
     def _publish_queue(self, action: str, item: Row) -> None:
         data = {"vhost": item["vhost"], "name": item["name"], "state": "paused" if item["paused"] else "running"}
@@ -354,7 +352,6 @@ class Cache:
             del self._queues_by_name[item["vhost"], item["name"]]
         queue.leave()
         self._deleted[item["vhost"], item["name"], number] = int(self._clock())
-        self.node.churn["queue_deleted"] += 1
 
     def take_deleted(self) -> dict[tuple[str, str, int], int]:
         """Return the times at which queues were deleted since the last call, by vhost, name and id."""
@@ -375,7 +372,6 @@ class Cache:
         if not self._is_first:
             self._new(connection, CONNECTION)
             self._publish_connection("opened", item)
-            self.node.churn["connection_created"] += 1
 
     def _publish_connection(self, action: str, item: Row) -> None:
         data = {"name": item["name"], "user": item["user"], "vhost": item["vhost"], "protocol": item["protocol"]}
@@ -392,7 +388,6 @@ class Cache:
         connection.leave()
         self.messages.closed(number)
         self._publish_connection("closed", connection.item)
-        self.node.churn["connection_closed"] += 1
 
     def _channel(self, key: list[int], item: Row) -> None:
         at = (key[0], key[1])
@@ -401,7 +396,6 @@ class Cache:
             channel = self.channels[at] = CachedChannel()
             if not self._is_first:
                 self._new(channel, CHANNEL)
-                self.node.churn["channel_created"] += 1
         increments = channel.sample(self._sampling, item)
         connection = self.connections.get(key[0])
         if connection is not None:
@@ -416,7 +410,6 @@ class Cache:
     def _channel_gone(self, key: list[int], _: object) -> None:
         del self.channels[key[0], key[1]]
         self._events.note_statistics("channel")
-        self.node.churn["channel_closed"] += 1
 
     # The process
 
@@ -426,6 +419,8 @@ class Cache:
         self.shards = value.get("shards", [])
         self.nodes = value.get("nodes", [])
         self.cluster = value.get("cluster")
+        for name, process in value.get("processes", {"": value}).items():
+            self.node.count(name, process.get("churn", {}))  # other nodes may have an earlier version
         alarm = value["alarm"]
         if alarm != before:
             if before:

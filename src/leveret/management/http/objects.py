@@ -504,14 +504,30 @@ class VhostTotals(Measured):
 
 
 class NodeTotals(Measured):
-    """Gauges of the broker's process, and the number of objects that came and went."""
+    """Gauges of the broker's process, and the number of objects that came and went since its start or the last reset."""
 
-    __slots__ = ("churn", "values")
+    __slots__ = ("_counted", "churn", "values")
 
     def __init__(self) -> None:
         super().__init__()
+        # The numbers of each process, which begin at 0 when it starts again.
+        self._counted: dict[str, dict[str, int]] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the samples, and count from 0."""
+        super().__init__()
         self.churn: dict[str, int] = dict.fromkeys(CHURN, 0)
         self.values: dict[str, int] = dict.fromkeys(NODE_LAYOUT.gauges, 0)
+
+    def count(self, process: str, counts: dict[str, int]) -> None:
+        """Add what has come and gone since the last counts of a process."""
+        known = self._counted.get(process, {})
+        if any(value < known.get(name, 0) for name, value in counts.items()):
+            known = {}
+        for name, value in counts.items():
+            self.churn[name] += value - known.get(name, 0)
+        self._counted[process] = counts
 
     def sample(self, tick: int, values: dict[str, int]) -> None:
         self.values = values

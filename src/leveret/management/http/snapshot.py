@@ -23,7 +23,7 @@ class _List:
         self.shown: list[Row] | None = None
         # The change before which the rows were read, the topology then, and the time at which their reading began.
         self.change = -1
-        self.topology: list[Row] = []
+        self.topology: list[int] = []
         self.read_at = 0.0
         self.lock = asyncio.Lock()
 
@@ -54,7 +54,8 @@ class Snapshot:
     async def _read(self, call: str) -> _List:
         cached = self._lists.setdefault(call, _List())
         wanted, asked = self._change, time.monotonic()
-        topology = await self._control.topology()
+        # Connections and channels are not in these lists.
+        topology = [row["changes"] for row in await self._control.topology()]
         if not self._is_fresh(cached, wanted, topology):
             async with cached.lock:
                 # Another reader may have read it meanwhile.
@@ -66,5 +67,5 @@ class Snapshot:
         return cached
 
     @staticmethod
-    def _is_fresh(cached: _List, change: int, topology: list[Row]) -> bool:
+    def _is_fresh(cached: _List, change: int, topology: list[int]) -> bool:
         return cached.change >= change and cached.topology == topology and time.monotonic() - cached.read_at < MAX_AGE

@@ -19,9 +19,14 @@ class Changes(Request, kw_only=True):
 
 
 class Topology(Reply, kw_only=True):
-    """The number of changes of exchanges, queues and bindings since the process started."""
+    """The numbers of changes since the process started: of exchanges, queues and bindings, and of clients.
+
+    Attributes:
+        clients: How many connections and channels have come or gone.
+    """
 
     changes: int
+    clients: int
 
 
 def changes(context: Context, request: Changes) -> Iterator[Change | None]:
@@ -30,8 +35,9 @@ def changes(context: Context, request: Changes) -> Iterator[Change | None]:
 
 
 def topology(context: Context, request: Request) -> Iterator[Topology]:
-    """Return how often exchanges, queues and bindings have changed, of each process that has some."""
-    return iter((Topology(changes=context.broker.topology_changes),))
+    """Return how often objects have come, changed or gone, of each process that has some."""
+    broker = context.broker
+    return iter((Topology(changes=broker.topology_changes, clients=broker.churn.client_changes()),))
 
 
 OPERATIONS: Operations = {

@@ -413,6 +413,20 @@ def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, ses
     assert ready(site) == 0
 
 
+def test_a_message_that_its_deleted_queue_cuts_off_fails_its_transaction(site: Site, session: Session) -> None:
+    site.vhost.declare_queue("to", None)
+    controller = Controller(session)
+    good, cut = session.sender(), session.sender("/queues/to")
+    id = controller.declare()
+    post(good, id, b"good", settled=True)
+    cut.part(b"\x00", delivery_id=session.next_id, delivery_tag=b"t", state=TransactionalState(id), more=True)
+    refused_by_absence(site)
+    answer = controller.discharge(id)
+    assert isinstance(answer, Rejected)
+    assert answer.error is not None and answer.error.condition == "amqp:transaction:rollback"
+    assert ready(site) == 0
+
+
 def not_refused(site: Site) -> None:
     """Nothing prevents the commit."""
 

@@ -857,6 +857,7 @@ class Channel(UnackedOwner):
                 done()
             return
         self.closing = True
+        self.broker.churn.channel_closed()
         if self.confirms is not None:
             self.confirms.close()
         if self.stalled:

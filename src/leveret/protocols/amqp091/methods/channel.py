@@ -38,6 +38,7 @@ def check_limit(connection: BaseConnection) -> None:
 
 def add_channel(connection: BaseConnection, channel: Channel) -> None:
     connection.channels[channel.number] = channel
+    connection.broker.churn.channel_opened()
     channel.set_counted()
     connection.broker.holders[channel] = None
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.management.link_pair import LinkPair
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.protocols.amqp10.terminus.terminus import Terminus
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 
 logger = logging.getLogger("leveret.connection")
 
@@ -153,6 +154,7 @@ class SessionEndpoint(UnackedOwner):
     def start(self) -> None:
         """Reply to the client's begin."""
         self.broker.holders[self] = None
+        self.broker.churn.channel_opened()
         self.connection.send(
             Begin(
                 self.next_outgoing_id, WINDOW, WINDOW, self.channel_in, self.connection.own.links - 1, channel=self.channel
@@ -208,6 +210,10 @@ class SessionEndpoint(UnackedOwner):
             self.send_flow()
         link = self.links.get(frame.handle)
         if link is None:
+            if frame.handle in self.errant and isinstance(frame.state, TransactionalState):
+                self._fail_transaction(
+                    self.connection.transactions.find(frame.state.txn_id), "its link was detached before it arrived"
+                )
             self._unknown_handle(frame.handle, "transfer")
             return
         try:
@@ -220,17 +226,18 @@ class SessionEndpoint(UnackedOwner):
             self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
 
     def _refuse_transfer(self, link: Link, frame: Transfer, error: Error) -> None:
-        """Detach a link whose message is refused.
-
-        The transaction of the message can no longer be committed (transactions 4.4.4.1).
-        """
+        """Detach a link whose message is refused."""
         state = frame.state
         transaction = link.transaction
         if isinstance(state, TransactionalState):
             transaction = self.connection.transactions.find(state.txn_id)
-        if transaction is not None and not transaction.failed:
-            transaction.fail(f"a message of the transaction was refused: {error.description}")
+        self._fail_transaction(transaction, str(error.description))
         self.refuse(link, error)
+
+    def _fail_transaction(self, transaction: LocalTransaction | None, reason: str) -> None:
+        """Make sure that the transaction of a refused message is not committed (transactions 4.4.4.1)."""
+        if transaction is not None and not transaction.failed:
+            transaction.fail(f"a message of the transaction was refused: {reason}")
 
     def _unknown_handle(self, handle: int, what: str) -> None:
         """Refuse a frame for a link that does not exist.
@@ -348,6 +355,9 @@ class SessionEndpoint(UnackedOwner):
             error.description,
         )
         self.resolve()
+        transaction = link.transaction
+        if transaction is not None and link.is_receiving_in(transaction):
+            self._fail_transaction(transaction, "its link was detached before it was complete")
         link.detach(closed)
         self.remove(link, destroyed)
         self.errant[link.handle_in] = ErrantLink(link, closed)
@@ -623,6 +633,7 @@ class SessionEndpoint(UnackedOwner):
         if self.closing:
             return
         self.closing = True
+        self.broker.churn.channel_closed()
         self.sending.clear()
         self.connection.transactions.aborts_sent()
         self.copies.clear()
