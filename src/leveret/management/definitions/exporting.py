@@ -72,9 +72,7 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
             without_passwords = _remove_hashes(entries)
         elif section is BINDINGS:
             entries = [
-                entry
-                for entry in entries
-                if _has_destination(entry, exported) and (entry["source"] or not for_rabbitmq)
+                entry for entry in entries if _has_destination(entry, exported) and (entry["source"] or not for_rabbitmq)
             ]
         elif section in (QUEUES, EXCHANGES):
             exported[section.name] = {section.key(entry) for entry in entries}
