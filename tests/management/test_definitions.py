@@ -5,14 +5,35 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.broker.arguments import (
+    ANYTHING,
+    EXCHANGE_ARGUMENTS,
+    FLAG,
+    INTERVAL,
+    INTERVALS,
+    WHOLE,
+    Argument,
+    parse_exchange_arguments,
+)
+from leveret.broker.arguments import (
+    TEXT as A_TEXT,
+)
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.registry import TYPES as EXCHANGE_TYPES
+from leveret.broker.exchanges.registry import make_exchange
+from leveret.broker.exchanges.routing_types import ROUTING_TYPES
+from leveret.broker.parameters import OPERATOR, SHOVEL, UNKNOWN, ParameterWatch, Setter, Value
+from leveret.broker.queues.deduplication_settings import exchange_deduplication
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS, parse_queue_arguments
+from leveret.broker.queues.registry import TYPES as QUEUE_TYPES
 from leveret.management.definitions.conversation import Conversation, T, conduct
 from leveret.management.definitions.document import Origin, read_document
 from leveret.management.definitions.exporting import export
@@ -53,20 +74,6 @@ PASSWORDS: Final[tuple[dict[str, Any], ...]] = (
         "scram_keys": [],
     },
 )
-# Optional arguments of queues by type.
-QUEUES: Final[dict[str, dict[str, Any]]] = {
-    "classic": {"x-max-length": 5, "x-max-priority": 3, "x-dead-letter-exchange": "", "x-message-ttl": 7},
-    "quorum": {"x-delivery-limit": 4, "x-overflow": "reject-publish"},
-    "stream": {"x-max-age": "7D", "x-stream-max-segment-size-bytes": 1000000},
-}
-EXCHANGES: Final[dict[str, dict[str, Any]]] = {
-    "direct": {},
-    "fanout": {"alternate-exchange": "x0"},
-    "topic": {},
-    "headers": {},
-    "x-consistent-hash": {"hash-header": "h"},
-    "x-delayed-message": {"x-delayed-type": "topic"},
-}
 
 
 def names(prefix: str) -> st.SearchStrategy[str]:
@@ -119,34 +126,79 @@ def vhost(name: str) -> st.SearchStrategy[dict[str, Any]]:
     )  # fmt: skip
 
 
-QUEUE: Final = st.sampled_from(list(QUEUES)).flatmap(
-    lambda kind: table(
-        {
-            "vhost": VHOST,
-            "name": names("q"),
-            "type": st.just(kind),
-            "durable": st.just(True) if kind != "classic" else st.booleans(),
-            "auto_delete": st.just(False) if kind != "classic" else st.booleans(),
-            "arguments": st.fixed_dictionaries(
-                {"x-queue-type": st.just(kind)},
-                optional={name: st.just(value) for name, value in QUEUES[kind].items()},
-            ),
-        }
+def value_of(argument: Argument) -> st.SearchStrategy[Any]:
+    """Values of an argument, of every kind that arguments have."""
+    if argument.name == "x-delayed-type":
+        return st.sampled_from(list(ROUTING_TYPES))
+    if argument.choices:
+        return st.sampled_from(argument.choices)
+    return {
+        # The lowest lifetime of a queue could pass during the test.
+        WHOLE: st.sampled_from([(argument.lowest + argument.highest) // 2 + 1, argument.highest]),
+        FLAG: st.booleans(),
+        A_TEXT: st.text("aé. ", min_size=1, max_size=8),
+        ANYTHING: JSON,
+        INTERVAL: st.sampled_from(["7D", "1Y"]),
+        INTERVALS: st.sampled_from(["5s", "5s,30m"]),
+    }[argument.kind]
+
+
+Values: TypeAlias = dict[str, st.SearchStrategy[Any]]
+# Arguments that no registry has. Strict vhosts refuse them.
+UNKNOWN_ARGUMENTS: Final[Values] = {"x-own": JSON, "own": TEXT}
+QUEUE_VALUES: Final = {name: value_of(argument) for name, argument in QUEUE_ARGUMENTS.items()}
+EXCHANGE_VALUES: Final = {name: value_of(argument) for name, argument in EXCHANGE_ARGUMENTS.items()}
+
+
+def accepted(draw: st.DrawFn, values: Values, start: dict[str, Any], check: Callable[[Any], object]) -> dict[str, Any]:
+    """Return drawn arguments that the broker accepts together."""
+    arguments = dict(start)
+    for name in draw(st.lists(st.sampled_from(sorted(values)), max_size=6)):
+        candidate = {name: draw(values[name]), **arguments}
+        with suppress(PreconditionFailed):
+            check(candidate)
+            arguments = candidate
+    return arguments
+
+
+@st.composite
+def queue(draw: st.DrawFn, kind: str, values: Values = QUEUE_VALUES) -> dict[str, Any]:
+    of_type = QUEUE_TYPES[kind]
+    flags = {"durable": True, "auto_delete": False}
+    if not of_type.durable:
+        flags = {name: draw(st.booleans()) for name in flags}
+    start = {"x-queue-type": kind}
+    if of_type.needs:
+        start[of_type.needs] = draw(QUEUE_VALUES[of_type.needs])
+    arguments = accepted(
+        draw,
+        values,
+        start,
+        lambda found: parse_queue_arguments(found, **flags, exclusive=False, strict=False),
     )
-)
-EXCHANGE: Final = st.sampled_from(list(EXCHANGES)).flatmap(
-    lambda kind: table(
-        {
-            "vhost": VHOST,
-            "name": names("x"),
-            "type": st.just(kind),
-            "durable": st.booleans(),
-            "auto_delete": st.booleans(),
-            "internal": st.booleans(),
-            "arguments": st.just(EXCHANGES[kind]),
-        }
-    )
-)
+    own = {"vhost": draw(VHOST), "name": draw(names("q")), "type": kind}
+    return {**own, **flags, "arguments": arguments}
+
+
+@st.composite
+def exchange(draw: st.DrawFn, kind: str, values: Values = EXCHANGE_VALUES) -> dict[str, Any]:
+    def check(arguments: dict[str, Any]) -> None:
+        parse_exchange_arguments(arguments, strict=False)
+        make_exchange(kind, "x", arguments=arguments)
+        exchange_deduplication(kind, arguments)
+
+    start: dict[str, Any] = {}
+    try:
+        check(start)
+    except PreconditionFailed:
+        start = {"x-delayed-type": draw(EXCHANGE_VALUES["x-delayed-type"])}
+    own = {"vhost": draw(VHOST), "name": draw(names("x")), "type": kind}
+    flags = {name: draw(st.booleans()) for name in ("durable", "auto_delete", "internal")}
+    return {**own, **flags, "arguments": accepted(draw, values, start, check)}
+
+
+QUEUE: Final = st.sampled_from(list(QUEUE_TYPES)).flatmap(queue)
+EXCHANGE: Final = st.sampled_from(list(EXCHANGE_TYPES)).flatmap(exchange)
 POLICY: Final[dict[str, st.SearchStrategy[Any]]] = {
     "pattern": st.sampled_from(["", "^q", "x\\d"]),
     "definition": st.sampled_from([{"max-length": 5}, {"message-ttl": 7, "expires": 60000}]),
@@ -195,7 +247,7 @@ DOCUMENTS: Final = table(
         "exchanges": unique(EXCHANGE, "vhost", "name"),
         "queues": unique(QUEUE, "vhost", "name"),
         "bindings": unique(
-            table({"vhost": VHOST, "source": st.sampled_from(["x0", "x1", "amq.topic", "amq.headers"]),
+            table({"vhost": VHOST, "source": st.sampled_from(["x0", "x1", "amq.topic", "amq.headers", ""]),
                    "destination": st.sampled_from(["q0", "q1", "x1"]), "routing_key": st.sampled_from(["1", "2"]),
                    "arguments": st.sampled_from([{}, {"x-match": "all", "n": 1}])})
             .map(lambda one: {**one, "destination_type": "exchange" if one["destination"] == "x1" else "queue"}),
@@ -228,6 +280,10 @@ def imported(harness: Harness, document: object, **options: Any) -> Report:
 @examples(100, deadline=None)
 @given(DOCUMENTS)
 def test_round_trip(document: dict[str, Any]) -> None:
+    check_round_trip(document)
+
+
+def check_round_trip(document: dict[str, Any]) -> None:
     with empty_broker() as first, empty_broker() as second:
         report = imported(first, document)
         assert not report.refused, report.refusals()
@@ -235,7 +291,7 @@ def test_round_trip(document: dict[str, Any]) -> None:
         found = exported(first)
         for section in SECTIONS:
             known = {section.key(section.read(item, None)): item for item in found[section.name]}
-            for item in document[section.name]:
+            for item in document.get(section.name, []):
                 entry = section.read(item, None)
                 identity = {name: entry[name] for name in section.identity}
                 if (section.noun, json.dumps(identity, sort_keys=True)) not in skipped:
@@ -314,3 +370,91 @@ def test_invalid_passwords_are_refused(change: dict[str, Any]) -> None:
             [refused] = imported(harness, document, dry_run=dry_run).refused
             assert "expected" in refused.reason
         assert [one["name"] for one in exported(harness)["users"]] == ["guest"]
+
+
+@pytest.mark.parametrize("kind", sorted(QUEUE_TYPES))
+def test_every_type_of_queue_round_trips(kind: str) -> None:
+    round_trips(table({"queues": unique(queue(kind, QUEUE_VALUES | UNKNOWN_ARGUMENTS), "vhost", "name")}))
+
+
+@pytest.mark.parametrize("kind", sorted(EXCHANGE_TYPES))
+def test_every_type_of_exchange_round_trips(kind: str) -> None:
+    round_trips(table({"exchanges": unique(exchange(kind, EXCHANGE_VALUES | UNKNOWN_ARGUMENTS), "vhost", "name")}))
+
+
+def round_trips(documents: st.SearchStrategy[dict[str, Any]]) -> None:
+    @examples(20, deadline=None)
+    @given(documents)
+    def check(document: dict[str, Any]) -> None:
+        users = [{"name": "u", "password_hash": "", "tags": []}]
+        check_round_trip({"users": users, "vhosts": [{"name": name} for name in VHOSTS], **document})
+
+    check()
+
+
+def test_super_streams_round_trip() -> None:
+    with empty_broker() as first, empty_broker() as second:
+        first.call("streams.add_super", name="orders", partitions=3)
+        found = exported(first)
+        assert not imported(second, found).skipped
+        assert exported(second) == found
+        assert second.call("streams.list_supers") == first.call("streams.list_supers")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_bindings_of_the_default_exchange_round_trip(strict: bool) -> None:
+    with empty_broker() as first, empty_broker() as second:
+        for name in ("q", "other"):
+            first.call("queues.add", name=name)
+        vhost = first.broker.vhost("/")
+        vhost.bind(vhost.queues["q"], "", "key", {}, default=True)
+        vhost.bind(vhost.queues["q"], "", "other", {}, default=True)
+        found = exported(first)
+        assert [(one["source"], one["routing_key"]) for one in found["bindings"]] == [("", "key"), ("", "other")]
+        assert run(first, export(ORIGIN, for_rabbitmq=True)).document["bindings"] == []
+        if strict:
+            found["vhosts"] = [{**one, "strict": True} for one in found["vhosts"]]
+        assert not imported(second, found).skipped
+        assert exported(second)["bindings"] == found["bindings"]
+        own = {"source": "", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "q"}
+        assert len(imported(second, {"bindings": [own]}).skipped) == 1
+
+
+class ShovelWatch(ParameterWatch):
+    """Shovels that never run: counts how often they would restart."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+
+    async def prepare(self) -> None:
+        pass
+
+    def check(self, name: str, value: Value, setter: Setter) -> None:
+        pass
+
+    def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
+        self.changes += 1
+
+
+def test_the_users_of_shovels_round_trip() -> None:
+    setters = {"operator": OPERATOR, "user": Setter("u"), "unknown": UNKNOWN}
+    value = {"src-uri": "amqp://u:p@host", "src-queue": "q", "dest-uri": "amqp:///"}
+    with empty_broker() as first, empty_broker() as second:
+        watches = [ShovelWatch(), ShovelWatch()]
+        for harness, watch in zip((first, second), watches, strict=True):
+            harness.broker.parameter_watches[SHOVEL] = watch
+        first.call("users.add", name="u")
+        for name, setter in setters.items():
+            first.broker.vhost("/").parameters.set(SHOVEL, name, value, setter=setter)
+        found = exported(first)
+        users = {one["name"]: one.get("user") for one in found["parameters"]}
+        assert users == {"operator": None, "user": "u", "unknown": ""}
+        imported(second, found)
+        assert exported(second) == found
+        for harness in (first, second):
+            assert {name: harness.broker.vhost("/").parameters.setter(SHOVEL, name) for name in setters} == setters
+            # A file without users, as an earlier version and RabbitMQ write it, changes nothing either.
+            plain = [{key: item for key, item in one.items() if key != "user"} for one in found["parameters"]]
+            for parameters in (found["parameters"], plain):
+                assert imported(harness, {"parameters": parameters}).is_equal()
+        assert [watch.changes for watch in watches] == [3, 3]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.errors import BrokerError
 from leveret.broker.node_name import node_name
-from leveret.client.errors import BROKEN, Error
+from leveret.client.errors import BROKEN, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
 from leveret.management.descriptions import RUNNING, STARTING, TERMINATED, ShovelInfo
 from leveret.shovel.definition import Definition, End
@@ -132,6 +132,8 @@ class Shovel:
             self._enter(STARTING)
             try:
                 await self._run()
+            except ProtocolMismatch as error:
+                self._fail(f"no AMQP server at {error.host}:{error.port}; expected one, or amqps:// if the port uses TLS")
             except (Error, BrokerError, OSError) as error:
                 before, broken, _ = str(error).partition(BROKEN)
                 self._fail(before + broken)

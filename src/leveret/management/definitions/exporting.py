@@ -48,7 +48,8 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
     Args:
         origin: The broker.
         vhost: The vhost; None for all.
-        for_rabbitmq: Whether RabbitMQ imports the file, which refuses other password hashes than its own.
+        for_rabbitmq: Whether RabbitMQ imports the file, which refuses other password hashes than its own, and bindings of
+            the default exchange.
 
     Raises:
         NoSuchVhost: The vhost does not exist.
@@ -70,7 +71,9 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
         if section is USERS and for_rabbitmq:
             without_passwords = _remove_hashes(entries)
         elif section is BINDINGS:
-            entries = [entry for entry in entries if _has_destination(entry, exported)]
+            entries = [
+                entry for entry in entries if _has_destination(entry, exported) and (entry["source"] or not for_rabbitmq)
+            ]
         elif section in (QUEUES, EXCHANGES):
             exported[section.name] = {section.key(entry) for entry in entries}
         entries.sort(key=section.key)

@@ -383,7 +383,7 @@ class Parameters(Section[items.Parameter]):
     def entry_of(self, row: Row) -> Entry:
         """Return the entry of a row, with the user with whose permissions a shovel acts."""
         entry = super().entry_of(row)
-        return {**entry, "user": row["user"]} if row.get("user") else entry
+        return {**entry, "user": row["user"]} if "user" in row else entry
 
     def entry_of_item(self, item: items.Parameter) -> Entry:
         return {**_given(item), "value": item.value}
@@ -530,10 +530,10 @@ class Bindings(Section[items.Binding]):
         """Skip bindings of objects that are not there: RabbitMQ exports bindings of exclusive queues."""
         super().check(entry, known)
         vhost, source, destination = entry["vhost"], entry["source"], entry["destination"]
-        if source == "":
+        if self.key(entry) == (vhost, "", destination, "queue", destination, ""):
             raise Skipped("the default exchange is bound to every queue")
         # A vhost that the import adds has predeclared exchanges.
-        if known.find(EXCHANGES.name, vhost, source) is None and not source.startswith(RESERVED):
+        if source and known.find(EXCHANGES.name, vhost, source) is None and not source.startswith(RESERVED):
             raise Skipped(f"exchange '{source}' does not exist, and the file does not have it")
         section = QUEUES.name if entry["destination_type"] == "queue" else EXCHANGES.name
         if known.find(section, vhost, destination) is None:
@@ -541,7 +541,7 @@ class Bindings(Section[items.Binding]):
 
     def calls(self, entry: Entry, existing: Existing | None, known: Known) -> list[Call]:
         request = {name: value for name, value in entry.items() if name != "destination_type"}
-        return [Call(self.set_call, {**request, "kind": entry["destination_type"]})]
+        return [Call(self.set_call, {**request, "kind": entry["destination_type"], "default": True})]
 
 
 USERS: Final = Users()

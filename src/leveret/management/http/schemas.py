@@ -380,7 +380,10 @@ class PolicyBody(Body):
 
 
 class Parameter(Answer):
-    """A parameter of a component in a vhost. `user` is the user with whose permissions a shovel acts."""
+    """A parameter of a component in a vhost.
+
+    `user` is the user with whose permissions a shovel acts: empty if it is unknown, and absent for an operator.
+    """
 
     vhost: str
     component: str

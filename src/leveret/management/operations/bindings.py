@@ -32,6 +32,12 @@ class OneBinding(Request, kw_only=True):
         check_arguments(self.arguments)
 
 
+class Add(OneBinding, kw_only=True):
+    """Request to add a binding. `default` allows the default exchange, as AMQP 0-9 does."""
+
+    default: bool = False
+
+
 class List(InVhost, kw_only=True):
     """Request to list bindings, of one source or one destination of a vhost if set."""
 
@@ -58,7 +64,7 @@ class BindingInfo(Reply, kw_only=True):
 
 
 def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | None]:
-    """List bindings, except those of the default exchange."""
+    """List bindings, except those of the default exchange to every queue."""
     for vhost in context.vhosts(request.vhost):
         for exchange, binding in _bindings(vhost, request):
             yield (
@@ -117,10 +123,11 @@ def _listed(vhost: Vhost, destination: Destination, request: OneBinding) -> Bind
     return next((binding for binding in own if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)
 
 
-def add(context: Context, request: OneBinding) -> None:
+def add(context: Context, request: Add) -> None:
     """Add a binding. Succeeds if an equal binding exists."""
     vhost = context.vhost(request.vhost)
-    vhost.bind(_destination(vhost, request), request.source, request.routing_key, request.arguments)
+    destination = _destination(vhost, request)
+    vhost.bind(destination, request.source, request.routing_key, request.arguments, default=request.default)
 
 
 def delete(context: Context, request: OneBinding) -> None:
@@ -136,6 +143,6 @@ def delete(context: Context, request: OneBinding) -> None:
 
 OPERATIONS: Operations = {
     "bindings.list": Operation(list_bindings, List, BindingInfo),
-    "bindings.add": Operation(add, OneBinding, changes=True),
+    "bindings.add": Operation(add, Add, changes=True),
     "bindings.delete": Operation(delete, OneBinding, changes=True),
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, UnsetType
 
-from leveret.broker.parameters import Setter, Value, prepare
+from leveret.broker.parameters import SHOVEL, Setter, Value, prepare
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, ReplyValue
 from leveret.management.operations.operation import Applied, Context, Operation, Operations
@@ -32,7 +32,7 @@ class SetParameter(OneParameter, kw_only=True):
     """Request to add or replace a parameter.
 
     Attributes:
-        user: The user with whose permissions a shovel acts; None for the caller.
+        user: The user with whose permissions a shovel acts; None for the caller, "" for none.
     """
 
     value: Value
@@ -66,7 +66,7 @@ class ParameterInfo(Reply, kw_only=True):
     """A parameter of a vhost.
 
     Attributes:
-        user: The user with whose permissions a shovel acts, unless that is an operator or unknown.
+        user: The user with whose permissions a shovel acts; "" if it is unknown. Absent for an operator.
     """
 
     vhost: str
@@ -106,8 +106,11 @@ def show_parameter(context: Context, request: OneParameter) -> ParameterInfo:
 
 
 def _info(vhost: Vhost, component: str, name: str, value: Value) -> ParameterInfo:
-    user = vhost.parameters.setter(component, name).user
-    return ParameterInfo(vhost=vhost.name, component=component, name=name, value=_json(value), user=user or UNSET)
+    setter = vhost.parameters.setter(component, name)
+    has_user = component == SHOVEL and not setter.is_operator
+    return ParameterInfo(
+        vhost=vhost.name, component=component, name=name, value=_json(value), user=setter.user if has_user else UNSET
+    )
 
 
 async def set_parameter(context: Context, request: SetParameter) -> Stored:
