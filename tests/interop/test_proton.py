@@ -245,7 +245,9 @@ def test_a_lifetime_policy(amqp10: BlockingConnection) -> None:
         None, dynamic=True, options=DynamicNodeProperties({"lifetime-policy": proton.Described(proton.ulong(0x2B), [])})
     )
     address = receiver.link.remote_source.address
-    amqp10.create_sender(address).send(Message("m"))
+    sender = amqp10.create_sender(address)
+    sender.send(Message("m"))
+    sender.close()  # the end of the node would detach it
     assert receiver.receive(timeout=TIMEOUT).body == "m"
     receiver.close()
     with pytest.raises(LinkDetached):

@@ -130,7 +130,7 @@ def test_sessions_of_a_connection(api: HttpBroker, peer: Peer, queue: str) -> No
     session.end()
 
 
-def test_transactions(api: HttpBroker, peer: Peer, queue: str) -> None:
+def test_transactions(api: HttpBroker, queue: str, peer: Peer) -> None:
     session = peer.begin()
     controller = session.controller()
     id = controller.declare()

@@ -182,7 +182,7 @@ def with_cookie(api: HttpBroker, cookie: str, method: str, path: str, body: Any 
 
 def test_a_session_stands_for_its_user(api: HttpBroker) -> None:
     reply = sign_in(api, {"username": "manager", "password": "manager"})
-    user = {"name": "manager", "tags": ["management"], "grants": [], "vhosts": ["/"]}
+    user = {"name": "manager", "tags": ["management"], "grants": [], "vhosts": ["/"], "policy_vhosts": []}
     assert (reply.status, reply.json) == (201, {"user": user})
     cookie = cookie_of(reply)
     assert with_cookie(api, cookie, "GET", "/whoami").json == {"name": "manager", "tags": ["management"]}
