@@ -220,7 +220,7 @@ class Things:
             self._put(f"/permissions/seen/{user}", ALL)
         for user in ("stranger", "admin-r"):
             self._put(f"/permissions/hidden/{user}", ALL)
-        self._put("/leveret/roles/nobody", {"grants": [{"role": "viewer", "names": "^hidden-"}]})
+        self._put("/leveret/roles/unassigned", {"grants": [{"role": "viewer", "names": "^hidden-"}]})
         for vhost in ("seen", "hidden"):
             self._declare(vhost)
         for user, vhost in (("manager-r", "seen"), ("stranger", "seen"), ("stranger", "hidden")):
@@ -321,7 +321,7 @@ def things(http_process: HttpBroker) -> Iterator[Things]:
         http_process("DELETE", f"/leveret/alert-rules/{vhost}-thing")
         http_process("DELETE", f"/leveret/payload-schemas/{vhost}-thing")
         http_process("DELETE", f"/vhosts/{vhost}")
-    http_process("DELETE", "/leveret/roles/nobody")
+    http_process("DELETE", "/leveret/roles/unassigned")
 
 
 @pytest.mark.parametrize("path", READABLE)
