@@ -324,7 +324,7 @@ class Serving(Running):
         is_slow = IS_CHECKOUT and not build.compiled
         return [
             f"Leveret {__version__} ({build})",
-            *(["  speed       `make compiled` makes messages about three times as fast, from the next start"] if is_slow else []),
+            *(["  speed       `make compiled` makes it about three times as fast"] if is_slow else []),
             f"  listens on  {', '.join(composition.listeners)}",
             f"  data        {data}",
             f"  log in      {_how_to_log_in(composition)}",
