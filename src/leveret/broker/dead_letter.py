@@ -43,6 +43,8 @@ MAX_OVERFLOW: Final = 10_000
 MAX_COPIES: Final = 1000
 # Milliseconds between two log entries about messages with more copies.
 REPORT_INTERVAL: Final = 60_000
+# Bytes of headers that are decoded in a unit of work, as a power of two.
+DECODING_SHIFT: Final = 3
 
 # Keeps counts within 64 bits, whatever count a publisher has sent.
 MAX_DEATH_COUNT: Final = (1 << 63) - 2
@@ -188,7 +190,7 @@ class DeadLetters:
         )
         self.pruned = 0
 
-    def note_undelivered(self, queue: Queue, text: str) -> None:
+    def note_undelivered(self, queue: Queue, text: str, dead: bool) -> None:
         """Log a delivery that its client cannot receive, at most once per REPORT_INTERVAL."""
         self.undelivered += 1
         now = self.vhost.broker.timers.now()
@@ -199,7 +201,7 @@ class DeadLetters:
             "a message of queue '%s' in vhost '%s' was %s: %s (%d in this vhost since the last entry)",
             queue.name,
             self.vhost.name,
-            "left to other consumers" if queue.settings.dead_letter_exchange is None else "dead-lettered",
+            "dead-lettered" if dead else "left to other consumers",
             text,
             self.undelivered,
         )
@@ -242,6 +244,7 @@ class DeadLetters:
 
     def headers_of(self, entry: Entry) -> FieldTable:
         """Return the headers as a consumer of this entry sees them."""
+        self.vhost.broker.work += len(entry.message.header) >> DECODING_SHIFT
         headers = self.vhost.broker.decode_headers(entry.message)
         if entry.overlay is not None:
             for name, value in entry.overlay.headers.items():

@@ -392,6 +392,8 @@ class Queue(Destination):
     def take_back(self, undelivered: Undelivered, scope: object = None) -> None:
         """Return an entry that a client cannot receive: to consumers of other scopes, or to the dead-letter exchange.
 
+        A message that returns after it was dead-lettered stays for the other consumers: it could return for ever.
+
         If its delivery needed no acknowledgement, it has left its place, and a copy at the end of the queue replaces it.
 
         Args:
@@ -402,8 +404,8 @@ class Queue(Destination):
         holder = entry.holder
         if holder is not None:
             scope = holder.scope
-        self.vhost.dead_letters.note_undelivered(self, str(undelivered))
-        dead_letters = self.settings.dead_letter_exchange is not None
+        dead_letters = self.settings.dead_letter_exchange is not None and not _has_died(entry)
+        self.vhost.dead_letters.note_undelivered(self, str(undelivered), dead_letters)
         if entry.state == ACQUIRED and (holder is None or not holder.no_ack):
             if dead_letters:
                 settlement.count_failure(entry)
@@ -518,3 +520,10 @@ def _notifying(consumers: list[Consumer]) -> Iterator[int]:
         except Exception:  # the others must be notified
             logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
         yield 3
+
+
+def _has_died(entry: Entry) -> bool:
+    """Return whether its queue has dead-lettered the message of an entry before."""
+    deaths = None if entry.overlay is None else entry.overlay.headers.get("x-death")
+    name = entry.queue.name
+    return isinstance(deaths, list) and any(isinstance(death, dict) and death.get("queue") == name for death in deaths)
