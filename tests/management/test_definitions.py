@@ -432,6 +432,9 @@ class ShovelWatch(ParameterWatch):
     def check(self, name: str, value: Value, setter: Setter) -> None:
         pass
 
+    def keeps(self, name: str, value: Value, setter: Setter) -> bool:
+        return True
+
     def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         self.changes += 1
 
@@ -458,3 +461,36 @@ def test_the_users_of_shovels_round_trip() -> None:
             for parameters in (found["parameters"], plain):
                 assert imported(harness, {"parameters": parameters}).is_equal()
         assert [watch.changes for watch in watches] == [3, 3]
+
+
+def test_a_shovel_of_a_deleted_user_is_that_of_the_one_who_imports_it() -> None:
+    value = {"src-uri": "amqp:///", "src-queue": "q", "dest-uri": "amqp:///"}
+    with empty_broker() as first, empty_broker() as second:
+        for harness in (first, second):
+            harness.broker.parameter_watches[SHOVEL] = ShovelWatch()
+        for name in ("gone", "kept"):
+            first.call("users.add", name=name)
+            first.broker.vhost("/").parameters.set(SHOVEL, name, value, setter=Setter(name))
+        first.broker.vhost("/").parameters.set(SHOVEL, "default", value, setter=Setter("guest"))
+        first.call("users.delete", name="gone")
+        found = exported(first)
+        assert imported(first, found).is_equal()
+        for dry_run in (True, False):
+            report = imported(second, found, dry_run=dry_run)
+            assert not report.refused
+            assert {item.identity["name"]: item.reason for item in report.noted()} == {
+                name: f"user '{user}' does not exist; the shovel acts for the one who imports it"
+                for name, user in (("gone", "gone"), ("default", "guest"))
+            }
+        parameters = second.broker.vhost("/").parameters
+        assert [parameters.setter(SHOVEL, name) for name in ("gone", "default", "kept")] == [OPERATOR] * 2 + [Setter("kept")]
+        assert imported(second, found).is_equal()
+
+
+def test_a_shovel_of_the_default_user_stays_its_own_without_other_users() -> None:
+    value = {"src-uri": "amqp:///", "src-queue": "q", "dest-uri": "amqp:///"}
+    own = {"vhost": "/", "component": SHOVEL, "name": "s", "value": value, "user": "guest"}
+    with empty_broker() as harness:
+        harness.broker.parameter_watches[SHOVEL] = ShovelWatch()
+        assert not imported(harness, {"parameters": [own]}).noted()
+        assert harness.broker.vhost("/").parameters.setter(SHOVEL, "s") == Setter("guest")

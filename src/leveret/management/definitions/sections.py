@@ -169,6 +169,10 @@ class Section(Generic[ItemT]):
         """Return the part of an object of a file that the import applies."""
         return entry
 
+    def note(self, entry: Entry, known: Known) -> str:
+        """Return what the report says of an object of a file that the import does not apply as it is; "" if it does."""
+        return ""
+
     def difference(self, entry: Entry, existing: Existing | None) -> tuple[Entry, Entry]:
         """Return the values that differ, before and after. A key that the file does not have does not differ."""
         wanted = self.comparable(entry)
@@ -379,6 +383,7 @@ class Parameters(Section[items.Parameter]):
     identity = ("vhost", "component", "name")
     item = items.Parameter
     fields = ("vhost", "component", "name", "value")
+    needs = ("users",)
 
     def entry_of(self, row: Row) -> Entry:
         """Return the entry of a row, with the user with whose permissions a shovel acts."""
@@ -387,6 +392,18 @@ class Parameters(Section[items.Parameter]):
 
     def entry_of_item(self, item: items.Parameter) -> Entry:
         return {**_given(item), "value": item.value}
+
+    def prepared(self, entry: Entry, existing: Existing | None, known: Known) -> Entry:
+        if not self.note(entry, known):
+            return entry
+        return {name: value for name, value in entry.items() if name != "user"}
+
+    def note(self, entry: Entry, known: Known) -> str:
+        """Say that a shovel changes its user: one that does not exist, such as a deleted user, cannot run it."""
+        user = entry.get("user")
+        if not user or known.find(USERS.name, user) is not None:
+            return ""
+        return f"user '{user}' does not exist; the shovel acts for the one who imports it"
 
     def label(self, entry: Entry) -> str:
         return f"parameter '{entry['name']}' of component '{entry['component']}' in vhost '{entry['vhost']}'"
