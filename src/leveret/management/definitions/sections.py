@@ -15,6 +15,7 @@ import msgspec
 
 from leveret.management.definitions import items
 from leveret.management.definitions.conversation import Call, Row
+from leveret.management.http.binding_keys import special_values
 from leveret.security.passwords import ARGON2ID, RABBITMQ_SHA256
 from leveret.security.tags import parse_tags
 
@@ -25,6 +26,8 @@ ItemT = TypeVar("ItemT", bound=items.Item)
 CLASSIC: Final = "classic"
 QUEUE_TYPE: Final = "x-queue-type"
 RESERVED: Final = "amq."
+# The key of bindings for the arguments with the types that JSON lacks.
+ENCODED: Final = "encoded"
 _CONTROL: Final = "leveret.control"
 # Global parameters with this prefix belong to one RabbitMQ cluster.
 _INTERNAL: Final = "internal"
@@ -527,15 +530,24 @@ class Bindings(Section[items.Binding]):
             "destination_type": row["kind"],
             "routing_key": row["routing_key"],
             "arguments": row["arguments"],
+            **({ENCODED: row[ENCODED]} if ENCODED in row else {}),
         }
 
     def entry_of_item(self, item: items.Binding) -> Entry:
         entry = _with_arguments({"routing_key": "", **_given(item)}, item.arguments)
+        try:
+            special_values(entry.get(ENCODED, ""))
+        except ValueError:
+            raise Refused(f"invalid value of '{ENCODED}'; expected fields of AMQP 0-9-1 in base64") from None
         return {"arguments": {}, **entry}
 
     def key(self, entry: Entry) -> Key:
+        """Return the identity. The broker distinguishes values that are equal in JSON, but not the widths of numbers."""
         arguments = json.dumps(entry["arguments"], sort_keys=True) if entry["arguments"] else ""
-        return (*(entry[name] for name in self.identity[:-1]), arguments)
+        return (*(entry[name] for name in self.identity[:-1]), arguments + special_values(entry.get(ENCODED, "")))
+
+    def comparable(self, entry: Entry) -> Entry:
+        return {name: value for name, value in super().comparable(entry).items() if name != ENCODED}
 
     def label(self, entry: Entry) -> str:
         return (
