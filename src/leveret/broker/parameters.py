@@ -154,7 +154,7 @@ class Parameters:
         _pack(name, value, setter)
 
     def is_unchanged(self, component: str, name: str, value: Value) -> bool:
-        """Return whether a value, such as one that a client has read and writes back, leaves a watched parameter as it is."""
+        """Return whether a value, such as one that a client writes back, leaves a watched parameter as it is."""
         watch = self.vhost.broker.parameter_watches.get(component)
         key = component, name
         if watch is None or key not in self._values or not _is_same(self._values[key], value):

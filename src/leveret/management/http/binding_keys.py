@@ -101,21 +101,21 @@ def special_values(encoded: str) -> str:
         return ""
     try:
         rows = sorted(_Fields(base64.b64decode(encoded, validate=True)).rows(), key=itemgetter(0))
-        return "" if all([_is_text(key) and _is_json(*typed) for key, *typed in rows]) else repr(rows)
+        return "" if all(_is_text(row[0]) and _is_json(row[1], row[2]) for row in rows) else repr(rows)
     except (IndexError, struct.error, RecursionError):
         raise ValueError("the fields are invalid") from None
 
 
-def _is_json(name: _Atom, value: Any) -> bool:
+def _is_json(name: Any, value: Any) -> bool:
     """Return whether JSON represents a value of a type, apart from the width of a number."""
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, bytes):
         return name != "binary" and _is_text(value)
     if name == "table":
-        return all([_is_text(key) and _is_json(*typed) for key, *typed in value])
+        return all(_is_text(row[0]) and _is_json(row[1], row[2]) for row in value)
     if name == "array":
-        return all([_is_json(*item) for item in value])
+        return all(_is_json(item[0], item[1]) for item in value)
     return name not in ("timestamp", "decimal")
 
 

@@ -177,9 +177,9 @@ def is_json(value: FieldValue) -> bool:
     if isinstance(value, str):
         return _is_unicode(value)
     if isinstance(value, dict):
-        return all([_is_unicode(name) and is_json(item) for name, item in value.items()])
+        return all(_is_unicode(name) and is_json(item) for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return all([is_json(item) for item in value])
+        return all(is_json(item) for item in value)
     if type(value) is float:
         return math.isfinite(value)
     return type(value) in _JSON_TYPES
