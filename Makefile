@@ -43,7 +43,7 @@ COVERAGE_TESTS := $(filter-out tests/bench tests/conformance tests/docs tests/fa
 	tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
 
 # What tests and linters import.
-TEST_EXTRAS := $(addprefix $(STAMPS)/,dev segments management websocket payloads oauth otel cluster spark)
+TEST_EXTRAS := $(addprefix $(STAMPS)/,dev segments websocket payloads oauth otel cluster spark)
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
@@ -53,7 +53,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-frameworks test-all frameworks objects coverage lint format docs links site bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo wheels deb jar lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster $(VENV)/bin/leveret compiled
+# Starts on the plain files: a first compilation takes minutes, in which a broker in the foreground does not listen, and one in the
+# background has less than half of a small machine. `make compiled` compiles; from then on, `make run` uses the result.
+run: $(STAMPS)/core $(VENV)/bin/leveret
 	@echo "The command is $(VENV)/bin/leveret; \`. $(VENV)/bin/activate\` adds it to the PATH of another terminal"
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
@@ -65,9 +67,10 @@ $(STAMPS)/venv:
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
+# The broker with the HTTP API. One call of pip, because its own start takes a second.
+$(STAMPS)/core: requirements/core.txt requirements/management.txt $(STAMPS)/venv
 	@echo "Installing dependencies into $(VENV)"
-	@$(PIP) -r requirements/core.txt || \
+	@$(PIP) -r requirements/core.txt -r requirements/management.txt || \
 		{ echo "cannot install the dependencies; if pip found no distribution of google-re2, use a Python version for which" \
 			"google-re2 has wheels on this platform" >&2; exit 1; }
 	@touch $@
@@ -81,11 +84,6 @@ $(VENV)/bin/leveret: Makefile $(STAMPS)/venv
 # Optional: without Arrow, streams are not sealed.
 $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
 	@$(PIP) -r requirements/segments.txt || echo "cannot install Arrow: streams are not sealed as Parquet files" >&2
-	@touch $@
-
-# Optional: without it, the broker has no HTTP API.
-$(STAMPS)/management: requirements/management.txt $(STAMPS)/core
-	@$(PIP) -r requirements/management.txt || echo "cannot install the HTTP server: there is no HTTP API" >&2
 	@touch $@
 
 # Optional: without it, the broker has no listener for WebSockets.
@@ -126,6 +124,8 @@ $(STAMPS)/spark-classes: tools/spark_classes.py $(STAMPS)/spark
 	@touch $@
 
 extra-%: $(STAMPS)/% $(VENV)/bin/leveret ;
+extra-management: $(STAMPS)/core $(VENV)/bin/leveret ;
+extra-pipeline extra-iceberg extra-delta: extra-spark ;
 
 $(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/build.txt
@@ -214,13 +214,13 @@ test-layers: $(TEST_EXTRAS)
 
 # Tests for other versions of Python: on the plain files, without Spark.
 #   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
-test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(or $(TESTS),--ignore tests/spark)
 
 # The tests with the messages of every broker in PostgreSQL, which Debian's packages of it serve (or those in
 # LEVERET_TEST_POSTGRES). Those about the files of a data directory are skipped. Tests with Spark are left out unless TESTS names
 # them: most are about sealed streams.
-test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" --ignore tests/spark)
 
 # The examples of frameworks, against a broker process, too, and those with large toolchains: Airflow, Node.js, Go, Java.
@@ -239,7 +239,7 @@ test-all: $(TEST_EXTRAS) $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/websocket $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \

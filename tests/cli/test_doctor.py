@@ -197,7 +197,7 @@ def test_a_missing_extra(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("leveret.cli.checkup.machine.importlib.util.find_spec", lambda name: None)
     found = [one for one in check_software(config) if one.check == "extras"]
     extras = ("management", "segments", "websocket")
-    assert [one.change for one in found] == [f"pip install 'leveret[{extra}]'" for extra in extras]
+    assert [one.change for one in found] == [f"make extra-{extra}" for extra in extras]
 
 
 def test_plain_modules(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_a_missing_package_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: py
     telemetry(TelemetryConfig(otlp_endpoint=ENDPOINT)).trace(broker)
     assert broker.tracing is None
     assert caplog.messages == [
-        "no telemetry: opentelemetry-sdk, opentelemetry-exporter-otlp-proto-http not installed; install leveret[otel]"
+        "no telemetry: opentelemetry-sdk, opentelemetry-exporter-otlp-proto-http not installed; make extra-otel"
     ]
 
 

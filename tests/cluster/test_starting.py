@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.broker.errors import StorageFailed
 from leveret.storage.cluster import ClusterSettings, ServerAway
 from tests.cluster.test_nodes import Node
 from tests.support.broker import free_port
@@ -145,3 +147,14 @@ def test_a_wait_is_reported_when_its_reason_changes_and_then_less_and_less_often
     assert times == [0, 1, 3, 7, 15, 31, 63]
     assert [when for when, reason in reported if reason == "b"] == [100, 101, 103, 107, 115, 131, 163]
     assert (MIN_INTERVAL, MAX_INTERVAL) == (1, 60)
+
+
+def test_a_closed_thread_refuses_work() -> None:
+    require_postgres()
+    from leveret.cluster.database_thread import DatabaseThread
+
+    settings = ClusterSettings("", "one", 0.6, False)
+    thread = DatabaseThread("test", settings, lambda: pytest.fail("it connects"), lambda session: True)
+    thread.close()
+    with pytest.raises(StorageFailed, match="stops"):
+        asyncio.run(asyncio.wait_for(thread.run(lambda session: None), 10))

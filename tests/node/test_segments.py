@@ -55,7 +55,7 @@ def test_configurations_without_sealing(tmp_path: Path, monkeypatch: pytest.Monk
     in_memory = combine_config(("the test", {"storage": {"engine": "memory"}}))
     assert make_store(in_memory, MemoryLog()) == "'storage.engine' is 'memory'"
     monkeypatch.setattr(segments, "find_spec", lambda name: None)
-    assert "leveret[segments]" in str(store(tmp_path))
+    assert "(make extra-segments)" in str(store(tmp_path))
 
 
 class Remote(MemoryLog):

@@ -132,7 +132,7 @@ def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> 
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0, output.read_text()
         # The broker names each missing extra once, with the command that installs it.
-        for missing in ("leveret[management]", "leveret[segments]"):
+        for missing in ("pip install 'leveret[management]'", "pip install 'leveret[segments]'"):
             assert output.read_text().count(missing) == 1, output.read_text()
     finally:
         process.kill()

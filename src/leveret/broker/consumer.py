@@ -271,6 +271,10 @@ class Consumer:
         """Handle an error that made the broker remove the consumer from the queue."""
         self.queue_deleted()
 
+    def missed(self, text: str) -> None:
+        """Leave, because the client cannot receive an entry that the queue delivers to no other consumer instead."""
+        self.leave()
+
     def cancelled(self, text: str) -> None:
         """Handle the cancellation by an operator, who removed the consumer from the queue."""
         self.queue_deleted()

@@ -188,7 +188,13 @@ class DeadLetters:
         )
         self.pruned = 0
 
-    def note_undelivered(self, queue: Queue, text: str) -> None:
+    def has_died(self, entry: Entry) -> bool:
+        """Return whether the queue of an entry has dead-lettered the message before."""
+        deaths = self.headers_of(entry).get("x-death")
+        name = entry.queue.name
+        return isinstance(deaths, list) and any(isinstance(death, dict) and death.get("queue") == name for death in deaths)
+
+    def note_undelivered(self, queue: Queue, text: str, dead: bool) -> None:
         """Log a delivery that its client cannot receive, at most once per REPORT_INTERVAL."""
         self.undelivered += 1
         now = self.vhost.broker.timers.now()
@@ -199,7 +205,7 @@ class DeadLetters:
             "a message of queue '%s' in vhost '%s' was %s: %s (%d in this vhost since the last entry)",
             queue.name,
             self.vhost.name,
-            "left to other consumers" if queue.settings.dead_letter_exchange is None else "dead-lettered",
+            "dead-lettered" if dead else "left to other consumers",
             text,
             self.undelivered,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from leveret._build import installation
 from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.failed import Failed
 from leveret.cli.output import Item, Reply, show_json, show_table
@@ -84,13 +85,13 @@ def _run_spark(function: Callable[[], Result]) -> Result:
         from leveret.spark.errors import SparkError
         from leveret.spark.pipeline.errors import PipelineError
     except ImportError as error:
-        raise Failed(f"pipelines need Spark: pip install 'leveret[pipeline]' ({error})") from None
+        raise Failed(f"pipelines need Spark: {installation('pipeline')} ({error})") from None
     try:
         return function()
     except (PipelineError, SparkError) as error:
         raise Failed(str(error)) from None
     except ImportError as error:
-        raise Failed(f"pipelines need Spark: pip install 'leveret[pipeline]' ({error})") from None
+        raise Failed(f"pipelines need Spark: {installation('pipeline')} ({error})") from None
 
 
 @pipeline.command()

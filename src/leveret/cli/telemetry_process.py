@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leveret._build import __version__
+from leveret._build import __version__, installation
 from leveret.broker.broker import Broker
 from leveret.broker.node_name import node_name
 from leveret.broker.tracing import Tracing
@@ -32,7 +32,7 @@ class TelemetryProcess:
         self._endpoint = config.telemetry.otlp_endpoint
         missing = [name for name in _REQUIRED if not _is_installed(name)]
         if self._endpoint is not None and missing:
-            log.error("no telemetry: %s not installed; install leveret[otel]", ", ".join(missing))
+            log.error("no telemetry: %s not installed; %s", ", ".join(missing), installation("otel"))
             self._endpoint = None
 
     def trace(self, broker: Broker) -> None:

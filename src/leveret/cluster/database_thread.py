@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from leveret.broker.errors import StorageFailed
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_probe import Probe
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
@@ -51,6 +52,8 @@ class DatabaseThread:
 
     async def run(self, work: Callable[[Session], Result]) -> Result:
         """Run work in the thread, however long the server takes. Raises `StorageFailed`."""
+        if self._is_closed:
+            raise StorageFailed("this process stops")
         if self._probe is None:
             self._probe = Probe(self._settings, lambda: self._session, self._silence)
             self._thread.start()

@@ -14,7 +14,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leveret._build import __version__, build_info
+from leveret._build import __version__, build_info, installation
 from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
@@ -287,7 +287,8 @@ class Composition:
             from leveret.node.tokens import make_token_logins
         except ImportError as error:
             raise ConfigError(
-                f"{self.config_name}: 'auth.oauth.resource_server_id' is set, which needs the extra leveret[oauth]; {error}"
+                f"{self.config_name}: 'auth.oauth.resource_server_id' is set without its extra"
+                f" ({installation('oauth')}): {error}"
             ) from None
         self.tokens = self.services.tokens = make_token_logins(
             config.auth.oauth, self.users, self.services.logins, self.server.executor
@@ -540,7 +541,7 @@ def _websocket_endpoint(config: Config, config_name: str) -> Endpoint | None:
         from leveret.server.websocket_request import WebSocketSettings
     except ImportError as error:
         raise ConfigError(
-            f"{config_name}: 'websocket.enabled' is set, which needs the extra leveret[websocket]; {error}"
+            f"{config_name}: 'websocket.enabled' is set without its extra ({installation('websocket')}): {error}"
         ) from None
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
     proxies = tuple(ip_network(network) for network in settings.trusted_proxies)

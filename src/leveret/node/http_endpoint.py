@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from leveret._build import __version__
+from leveret._build import __version__, installation
 from leveret.broker.node_name import node_name
 from leveret.config import Config, WebhookConfig
 from leveret.management.http.masks import Masks
@@ -54,7 +54,7 @@ class HttpEndpoint:
             return
         missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
         if missing:
-            raise StartFailed(f"no HTTP API: {', '.join(missing)} not installed; install leveret[management]")
+            raise StartFailed(f"no HTTP API: {', '.join(missing)} not installed ({installation('management')})")
         try:
             Masks(management.mask)
         except ValueError as error:

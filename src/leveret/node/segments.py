@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from leveret._build import installation
 from leveret.broker.log import Log
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.config import Config, ConfigError, StreamsConfig
@@ -30,7 +31,7 @@ _LOCAL_CATALOG = (
     "which other nodes do not find; name a catalog on a server, such as one of type rest, hive or glue, or of type sql in"
     " PostgreSQL"
 )
-EXTRA = 'the extra `segments` is not installed (pip install "leveret[segments]")'
+EXTRA = f"the extra `segments` is not installed ({installation('segments')})"
 
 
 def make_store(config: Config, log: Log) -> SegmentStore | str:
@@ -90,7 +91,7 @@ def _catalog(config: Config, directory: str, *, is_local: bool) -> dict[str, str
         return None
     if find_spec("pyiceberg") is None:
         raise ConfigError(
-            "'streams.iceberg' is true, but the extra `iceberg` is not installed (pip install \"leveret[iceberg]\")"
+            f"'streams.iceberg' is true, but the extra `iceberg` is not installed ({installation('iceberg')})"
         )
     if streams.iceberg_properties_file is None:
         if not is_local:

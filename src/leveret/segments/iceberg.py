@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from leveret._build import installation
 from leveret.segments import files, schema
 from leveret.segments.catalog import CATALOG
 from leveret.segments.errors import masked
@@ -71,7 +72,7 @@ class IcebergTables:
         try:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
-            raise IcebergError('Iceberg tables need the extra `iceberg` (pip install "leveret[iceberg]")') from error
+            raise IcebergError(f"Iceberg tables need the extra `iceberg` ({installation('iceberg')})") from error
         # pyiceberg warns about every column for which a file has no bounds.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._snapshots_kept = snapshots_kept

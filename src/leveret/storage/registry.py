@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from leveret._build import installation
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
 from leveret.storage.batched import BatchedLog
@@ -55,9 +56,7 @@ def _make_postgresql(
 
 def without_extra(error: ImportError) -> StorageFailed:
     """Return the error for an engine whose extra is not installed."""
-    return StorageFailed(
-        f"'storage.engine' 'postgresql' needs the extra `cluster` (pip install \"leveret[cluster]\"): {error}"
-    )
+    return StorageFailed(f"'storage.engine' 'postgresql' needs the extra `cluster` ({installation('cluster')}): {error}")
 
 
 def _with_overflow(log: BatchedLog, path: Path, reserve: int, disk_free: int) -> Logs:

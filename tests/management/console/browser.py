@@ -234,7 +234,8 @@ class Console:
             except StaleElementReferenceException:
                 return None
 
-        return wait_until(found, f"{selector} '{text}' to be {'enabled' if enabled else 'disabled'}", SHOWN_WITHIN)
+        state = "disabled" if enabled else "enabled"
+        return wait_until(found, lambda: f"{selector} '{text}' is {state} in:\n{self.text()}", SHOWN_WITHIN)
 
     def field(self, label: str) -> WebElement:
         def found() -> WebElement | None:

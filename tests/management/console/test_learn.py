@@ -17,6 +17,7 @@ import pytest
 from tests.management.console.conftest import Screenshot
 from tests.management.console.test_console import queue
 from tests.management.console.test_copies import Copier
+from tests.management.console.test_roles import PUBLISH
 from tests.management.http.client import HttpBroker
 from tests.support.broker import ROOT
 from tests.support.polling import wait_until
@@ -192,6 +193,16 @@ def test_users_who_may_not_run_lessons(console: Console, api: HttpBroker) -> Non
     console.open("learn", "first-message", step="declare")
     console.click("Declare the queue")
     console.see("The queue exists and has 0 messages.")
+    # Other steps publish to the default exchange.
+    console.see("and the permission write for the default exchange, amq.default")
+    console.click("Next: Publish a message")
+    console.see_enabled("Publish", "form button", enabled=False)
+    assert api("POST", "/exchanges/%2F/amq.default/publish", PUBLISH, user="manager").status == 401
+    console.open("learn", "first-message", step="take")
+    console.fill("How many messages are ready after the acknowledgement?", "1")
+    console.click("Get and acknowledge", "form button")
+    console.see("Not what you expected.")
+    console.see_enabled("Prepare this step", "button.link", enabled=False)
     assert api("DELETE", f"/queues/%2F/mine-{PREFIX}hello").status == 204
 
 

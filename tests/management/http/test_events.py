@@ -24,6 +24,7 @@ from tests.support.polling import DEADLINE
 ADMIN = Identity("admin", frozenset({"administrator"}), frozenset({"/"}))
 MONITOR = Identity("monitor", frozenset({"monitoring"}), frozenset())
 USER = Identity("user", frozenset({"management"}), frozenset({"/"}))
+MAKER = Identity("maker", frozenset({"policymaker"}), frozenset({"/"}))
 
 
 class Ended(AssertionError):
@@ -175,19 +176,22 @@ def received(subscriber: Subscriber) -> str:
 @pytest.mark.parametrize(
     ("kind", "vhost", "owner", "seen_by"),
     [
-        ("queue", "/", "", [ADMIN, MONITOR, USER]),
+        ("queue", "/", "", [ADMIN, MONITOR, USER, MAKER]),
         ("queue", "other", "", [ADMIN, MONITOR]),
         ("vhost", "other", "", [ADMIN, MONITOR]),
+        ("policy", "/", "", [ADMIN, MONITOR, USER, MAKER]),
+        ("parameter", "/", "", [ADMIN, MAKER]),
+        ("parameter", "other", "", [ADMIN]),
         ("connection", "/", "user", [ADMIN, MONITOR, USER]),
         ("connection", "/", "admin", [ADMIN, MONITOR]),
         ("user", "", "", [ADMIN]),
         ("permission", "/", "", [ADMIN]),
-        ("alarm", "", "", [ADMIN, MONITOR, USER]),
+        ("alarm", "", "", [ADMIN, MONITOR, USER, MAKER]),
     ],
 )
 def test_events_are_for_those_who_see_the_object(kind: str, vhost: str, owner: str, seen_by: list[Identity]) -> None:
     events = Events()
-    subscribers = {identity.name: events.subscribe(identity, (), "") for identity in (ADMIN, MONITOR, USER)}
+    subscribers = {identity.name: events.subscribe(identity, (), "") for identity in (ADMIN, MONITOR, USER, MAKER)}
     events.publish(kind, "changed", {"name": "x"}, vhost, owner)
     seen = [name for name, subscriber in subscribers.items() if f"event: {kind}.changed" in received(subscriber)]
     assert seen == [identity.name for identity in seen_by]

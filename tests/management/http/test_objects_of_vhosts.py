@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
 
+from leveret.management.http import global_parameters
+from leveret.management.http.errors import HttpError, not_found
+from leveret.management.http.identity import Identity
+from leveret.management.http.places import Kind, Places
+from leveret.management.http.request import Request
 from tests.management.http.client import HttpBroker
 
 NONE = {"configure": "", "write": "", "read": ""}
@@ -125,8 +133,50 @@ def test_only_administrators_see_the_parameter_of_roles(api: HttpBroker, user: s
     assert api("DELETE", "/leveret/roles/someone").status == 204
 
 
+@pytest.mark.parametrize("user", EVERYONE)
+def test_only_administrators_set_the_cluster_name(api: HttpBroker, user: str) -> None:
+    expected = (204, 201, 204) if user in CHANGE[None] else (401, 401, 401)
+    named = api("PUT", "/cluster-name", {"name": "named"}, user=user).status
+    api("DELETE", "/global-parameters/cluster_name")
+    set_raw = api("PUT", "/global-parameters/cluster_name", {"value": "named"}, user=user).status
+    assert (named, set_raw, api("DELETE", "/global-parameters/cluster_name", user=user).status) == expected
+
+
 @pytest.mark.parametrize("user", sorted(POLICYMAKERS))
 def test_other_global_parameters_are_for_all_policymakers(api: HttpBroker, user: str) -> None:
     assert api("PUT", "/global-parameters/alerts-of-all", {"value": {"vhost": "b"}}, user=user).status == 201
     assert api.get("/global-parameters/alerts-of-all", user)["value"] == {"vhost": "b"}
     assert api("DELETE", "/global-parameters/alerts-of-all", user=user).status == 204
+
+
+def test_deletions_check_what_they_delete() -> None:
+    """Between the check of one and its change, another must not make room for an object of a vhost that was not checked."""
+    stored = {"alert.x": {"name": "alert.x", "value": {"vhost": "a"}}}
+    places = Places()
+
+    async def get(call: str, arguments: dict[str, str]) -> dict[str, Any]:
+        if arguments["name"] not in stored:
+            raise not_found()
+        return stored[arguments["name"]]
+
+    async def change(call: str, arguments: dict[str, str]) -> None:
+        await asyncio.sleep(0)
+        del stored[arguments["name"]]
+
+    async def delete() -> int:
+        async with AsyncExitStack() as taken:
+
+            async def occupy(kind: Kind) -> None:
+                await taken.enter_async_context(places.take(kind, "maker", "::1"))
+
+            identity = Identity("maker", frozenset({"policymaker"}), frozenset({"a"}))
+            request = SimpleNamespace(name="x", identity=identity, occupy=occupy, get=get, change=change)
+            try:
+                return (await global_parameters.delete(cast(Request, request), "alert.")).status
+            except HttpError as error:
+                return error.status
+
+    async def run() -> tuple[int, int]:
+        return await asyncio.gather(delete(), delete())
+
+    assert list(asyncio.run(run())) == [204, 404]

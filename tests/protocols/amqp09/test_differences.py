@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from leveret.security.permissions import Permission
 from leveret.wire.amqp0.specs import V0_9_1
-from tests.protocols.amqp09.support import Channel
+from tests.protocols.amqp09.support import Channel, Client
 from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site
 
@@ -17,6 +18,21 @@ from tests.protocols.support import Site
 def old(site: Site) -> Channel091:
     """A channel of 0-9-1."""
     return site.channel()
+
+
+@pytest.mark.parametrize(
+    ("read", "may"), [("^$", False), (r"^(mine|amq\.default)$", False), (r"^(other|amq\.default)$", True)]
+)
+def test_a_binding_to_the_default_exchange_needs_permission_to_read_its_key(site: Site, read: str, may: bool) -> None:
+    """Otherwise it would copy the messages of a queue that the user may not consume from."""
+    site.allow("limited", "/", Permission("^mine$", "^mine$", read))
+    client = Client(site, user="limited", password="limited")
+    client.open()
+    channel = client.channel()
+    channel.declare("mine")
+    channel.send("queue.bind", queue="mine", exchange="", routing_key="other")
+    channel.run()
+    assert client.refusal()[0] == (0 if may else 403)
 
 
 def test_unbinding_a_missing_binding(channel: Channel, old: Channel091) -> None:

@@ -105,3 +105,23 @@ def test_deaths_give_way(site: Site, publisher: Channel, kind: str) -> None:
     assert taken is not None and taken[0] == b"body"
     table = taken[1]["application_headers" if kind == "message" else "headers"]
     assert table["own"] == "x" * 3800 and "x-death" not in table
+
+
+@pytest.mark.parametrize(("kind", "queue_type"), [("file", "stream"), ("message", "stream"), ("message", "classic")])
+def test_a_reader_of_copies_loses_its_connection(site: Site, publisher: Channel, kind: str, queue_type: str) -> None:
+    """It must not miss the message unnoticed, because no other consumer gets its copy."""
+    publisher.declare("q", durable=True, arguments={"x-queue-type": queue_type})
+    for body, size in ((b"1", 10), (b"2", 20_000), (b"3", 10)):
+        put(publisher, kind, body, **headers(kind, size))
+    channel = small(site)
+    channel.call(f"{kind}.qos", "message.ok" if kind == "message" else "file.qos-ok", prefetch_count=10)
+    filter = {"x-stream-offset": "first"} if queue_type == "stream" else {"x-browse": True}
+    consume(channel, kind, filter=filter, no_ack=queue_type == "classic")
+    if kind == "message":
+        taken = take(channel, kind)
+        assert taken is not None and taken[0] == b"1"
+    code, text = channel.client.refusal()
+    assert code == 501
+    assert "queue 'q'" in text and "frame-max" in text
+    channel.client.drop()
+    assert (site.vhost.queues["q"].ready_count, site.vhost.queues["q"].unacked) == (3, 0)

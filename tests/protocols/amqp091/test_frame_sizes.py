@@ -89,6 +89,20 @@ class TestHeadersOfAPublisher:
         queue = site.vhost.queues["q"]
         assert (queue.ready_count, queue.unacked) == (0, 0)
 
+    def test_they_are_dead_lettered_once_if_they_return(
+        self, site: Site, publisher: Channel, get: bool, no_ack: bool
+    ) -> None:
+        publisher.declare(arguments=DEAD_LETTERS)
+        publisher.declare("dead", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+        publisher.publish(body=b"big", headers=LONG)
+        publisher.run()
+        client = small(site)
+        if not get:
+            client.consume("dead", tag="other", no_ack=no_ack)
+        assert bodies(client, get, no_ack) == []
+        assert bodies(small(site), get, no_ack) == []
+        assert site.vhost.queues["dead" if get else "q"].ready_count == 1
+
     def test_a_message_of_amqp_1_0_with_properties_for_several_frames(
         self, site: Site, publisher: Channel, get: bool, no_ack: bool
     ) -> None:

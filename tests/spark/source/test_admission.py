@@ -27,6 +27,7 @@ SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
         (Backlog("s", 0, 300, 0.0), 1, 300),
         (Backlog("s", 0, 300, 100.0), 30_000, 300),
         (Backlog("s", 0, 300, 100.0), 1, 1),
+        (Backlog("s", 0, 1, 100.0), 1, 1),
         (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 500, 50),
         (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 3000, 102),
         (Backlog("s", 150, 200, 0.0, SMALL_THEN_LARGE), 3000, 3),

@@ -101,13 +101,12 @@ class Reader(CommitWaiter):
             self.next += 1
             delivered += 1
             settlement.acquire(entry, consumer)
-            left = False
             try:
                 consumer.deliver(entry)
-            except Undelivered:
-                left = True  # the batch is read again
+            except Undelivered as undelivered:
+                consumer.missed(str(undelivered))  # the batch is read again
             settlement.forget_holder(entry)
-            if left:
+            if consumer.left:
                 break
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer, True)

@@ -392,6 +392,8 @@ class Queue(Destination):
     def take_back(self, undelivered: Undelivered, scope: object = None) -> None:
         """Return an entry that a client cannot receive: to consumers of other scopes, or to the dead-letter exchange.
 
+        A message that returns after it was dead-lettered stays for the other consumers: it could return for ever.
+
         If its delivery needed no acknowledgement, it has left its place, and a copy at the end of the queue replaces it.
 
         Args:
@@ -402,8 +404,8 @@ class Queue(Destination):
         holder = entry.holder
         if holder is not None:
             scope = holder.scope
-        self.vhost.dead_letters.note_undelivered(self, str(undelivered))
-        dead_letters = self.settings.dead_letter_exchange is not None
+        dead_letters = self.settings.dead_letter_exchange is not None and not self.vhost.dead_letters.has_died(entry)
+        self.vhost.dead_letters.note_undelivered(self, str(undelivered), dead_letters)
         if entry.state == ACQUIRED and (holder is None or not holder.no_ack):
             if dead_letters:
                 settlement.count_failure(entry)

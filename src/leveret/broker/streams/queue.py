@@ -743,6 +743,7 @@ class StreamQueue(Queue):
             if entry.holder is not None:
                 settlement.detach(entry)
                 self.counters.count_returned(0)
+            reader.consumer.missed(str(undelivered))
             return False
 
     def is_spent(self) -> bool:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from leveret._build import installation
 from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Message
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.broker")
 
 NO_STORE: Final = (
-    "this broker cannot read sealed segments: it needs the extra `segments` (pip install"
-    " \"leveret[segments]\"), the storage engine that wrote them, and the 'streams.directory' of that time"
+    f"this broker cannot read sealed segments: it needs the extra `segments` ({installation('segments')}),"
+    " the storage engine that wrote them, and the 'streams.directory' of that time"
 )
 
 

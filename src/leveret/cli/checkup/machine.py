@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from leveret._build import build_info
+from leveret._build import IS_CHECKOUT, build_info, installation
 from leveret.cli.checkup.finding import ERROR, OK, WARNING, Finding
 from leveret.cli.output import size
 from leveret.config import Config
@@ -109,13 +109,13 @@ def check_software(config: Config) -> Iterator[Finding]:
     if build.compiled:
         yield Finding("software", OK, python)
     else:
-        change = "install a wheel with compiled modules, or a C compiler and the package from source"
+        change = "make compiled" if IS_CHECKOUT else "install a compiled wheel, or from source with a C compiler"
         yield Finding("software", WARNING, python, "compiled modules, which are several times faster", change)
     for extra, modules, setting, level in _needed(config):
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         if missing:
             found = f"{', '.join(missing)} not installed"
-            yield Finding("extras", level, found, f"the extra for {setting}", f"pip install 'leveret[{extra}]'")
+            yield Finding("extras", level, found, f"the extra for {setting}", installation(extra))
 
 
 def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:

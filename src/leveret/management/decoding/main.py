@@ -14,6 +14,7 @@ from importlib import import_module
 
 import msgspec
 
+from leveret._build import installation
 from leveret.management.decoding.jobs import MEMORY_LIMIT, TIME_LIMIT, Decoded, Job
 from leveret.management.decoding.rows import shorten
 
@@ -37,7 +38,7 @@ def _execute(job: Job) -> Decoded:
     try:
         decoder = import_module(f"leveret.management.decoding.{job.format}_payloads")
     except ImportError as error:
-        return Decoded(error=f"{error.name} is not installed; install the extra leveret[payloads]")
+        return Decoded(error=f"{error.name} is not installed; {installation('payloads')}")
     try:
         found: Decoded = decoder.decode(job)
     except MemoryError:

@@ -17,7 +17,7 @@ import msgspec
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request
-from leveret.management.http.identity import Identity
+from leveret.management.http.identity import POLICY, Identity
 
 # Events that are kept for clients that reconnect.
 _KEPT: Final = 2000
@@ -31,9 +31,7 @@ _MAX_AGE: Final = 600.0
 _NODE_INTERVAL: Final = 15
 
 # Kinds of events that every subscriber sees if the vhost is visible; of other kinds only administrators do.
-_IN_VHOST: Final = frozenset(
-    ("queue", "exchange", "policy", "operator_policy", "parameter", "binding", "messages", "consumer", "alert")
-)
+_IN_VHOST: Final = frozenset(("queue", "exchange", "policy", "operator_policy", "binding", "messages", "consumer", "alert"))
 _FOR_ALL: Final = frozenset(("alarm", "statistics"))
 # Kinds of the audit log that the copies of objects report, too.
 _COPIED: Final = frozenset(("queue", "exchange", "connection"))
@@ -67,6 +65,8 @@ class Event:
             return True
         if self.kind == "connection":
             return identity.is_monitor() or self.owner == identity.name
+        if self.kind == "parameter":
+            return identity.sees(self.vhost) and POLICY.allows(identity, self.vhost)
         if self.kind == "vhost" or self.kind in _IN_VHOST:
             return identity.sees(self.vhost)
         return identity.is_administrator()

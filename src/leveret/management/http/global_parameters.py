@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from leveret.broker.parameters import CLUSTER_NAME
 from leveret.management.http import alerts
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_authorised, not_found
@@ -42,7 +43,7 @@ def check_raw_change(identity: Identity, name: str) -> None:
     """Raise `HttpError` (401) unless a user may change a global parameter as it is stored."""
     if identity.is_administrator():
         return
-    if name == roles.PARAMETER:
+    if name in (roles.PARAMETER, CLUSTER_NAME):
         raise not_authorised("Not administrator user")
     for prefix, path in _PATHS.items():
         if name.startswith(prefix):
@@ -86,6 +87,7 @@ async def store(request: Request, prefix: str, vhost: str | None, value: Row, li
 async def delete(request: Request, prefix: str) -> Answer:
     """Delete the object that the path names. Raises `HttpError` (401, 404) unless the user may use its vhost."""
     name = prefix + request.name
+    await request.occupy(STORED)  # another vhost must not get the name before it is deleted
     existing = await request.get("global_parameters.show", {"name": name})
     vhost = _vhost_of(existing)
     if not sees(request.identity, vhost):

@@ -104,10 +104,12 @@ def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> 
 def check_queue_binding(definer: Definer, queue: str, source: str, routing_key: str, default: bool = False) -> None:
     """Raise `AccessRefused` unless the definer may bind this queue to this exchange and unbind it.
 
-    `default` allows the default exchange.
+    `default` allows the default exchange. A binding to it gets the messages for the queue with the name of its key.
     """
     definer.vhost.check_bindable(source, default)
     definer.check("write", queue)
+    if not source and routing_key != queue:
+        definer.check("read", routing_key)
     _check_source(definer, source, routing_key)
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from leveret._build import installation
 from leveret.node.backup.copies import open_source
 from leveret.node.backup.directory import BackupFailed
 from leveret.segments.errors import SegmentMissing, masked
@@ -100,7 +101,7 @@ class RemoteSegments(SegmentSource):
         except ImportError:
             raise BackupFailed(
                 f"segments are at {masked(url)} ('streams.directory'), and cannot be read without the extra `segments`;"
-                ' install it (pip install "leveret[segments]")'
+                f" install it ({installation('segments')})"
             ) from None
         except (OSError, ValueError) as error:
             raise BackupFailed(f"'streams.storage_options_file': {options_file} cannot be read: {error}") from None

@@ -52,11 +52,16 @@ class ConnectionRefused(Refusal):
 
 
 def make_error(condition: str, text: str, info: Table | None = None) -> Error:
+    return Error(condition, shorten(text), info)
+
+
+def shorten(text: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return a text of at most `max_bytes` in UTF-8."""
     # Names from 0-9-1 may contain bytes that are not valid UTF-8.
     encoded = text.encode("utf-8", "replace")
-    if len(encoded) > MAX_TEXT_BYTES:
-        encoded = encoded[: MAX_TEXT_BYTES - 3] + b"..."
-    return Error(condition, encoded.decode("utf-8", "ignore"), info)
+    if len(encoded) > max_bytes:
+        encoded = encoded[: max_bytes - 3] + b"..."
+    return encoded.decode("utf-8", "ignore")
 
 
 def condition_of(error: BrokerError) -> str:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from msgspec import UNSET
 
+from leveret._build import installation
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.decoding.registry import FORMAT_NAMES, FORMATS, RAW
 
@@ -75,7 +76,7 @@ def check_decode(decode: model.Decode) -> Iterator[Problem]:
     if body_format.module and not _is_installed(body_format.module):
         yield (
             ("decode", "format"),
-            f"is \"{decode.format}\", which needs {body_format.module}: pip install 'leveret[pipeline]'",
+            f'is "{decode.format}", which needs {body_format.module}: {installation("pipeline")}',
         )
 
 
@@ -105,4 +106,4 @@ def check_table(table: model.TableOutput, at: tuple[str | int, ...]) -> Iterator
         yield at, 'has table or catalog, which are only for format "iceberg"'
     module = _TABLE_MODULES.get(table.format)
     if module is not None and not _is_installed(module):
-        yield (*at, "format"), f"is \"{table.format}\", which needs {module}: pip install 'leveret[pipeline]'"
+        yield (*at, "format"), f'is "{table.format}", which needs {module}: {installation("pipeline")}'

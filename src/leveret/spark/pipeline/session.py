@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import leveret
+from leveret._build import installation
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.python_launcher import select_python
 
@@ -54,7 +55,7 @@ def make_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineError("Spark is not installed: pip install 'leveret[pipeline]', and install Java 17") from None
+        raise PipelineError(f"Spark is not installed: {installation('pipeline')}, and install Java 17") from None
     local = master is not None and master.startswith("local")
     if local:
         # Python workers are children of the JVM and inherit this: the same Python with the same modules.

@@ -92,7 +92,7 @@ def apply_limits(backlogs: list[Backlog], max_messages: int | None, max_bytes: i
             bytes_left -= size
     else:
         rests = [replace(backlog, first=backlog.first + count) for backlog, count in zip(backlogs, counts, strict=True)]
-        shares = _share_messages(_share_bytes(rests, bytes_left), messages_left)
+        shares = _share_messages(_share_bytes(rests, max(bytes_left, 0.0)), messages_left)
         counts = [count + share for count, share in zip(counts, shares, strict=True)]
     return [replace(backlog, stop=backlog.first + count) for backlog, count in zip(backlogs, counts, strict=True)]
 
@@ -102,7 +102,7 @@ def _share_bytes(backlogs: list[Backlog], max_bytes: float) -> list[int]:
     whole = sum(backlog.n_bytes for backlog in backlogs)
     if whole <= max_bytes:
         return [backlog.count for backlog in backlogs]
-    return [backlog.count_within(backlog.n_bytes * max(max_bytes, 0.0) / whole) for backlog in backlogs]
+    return [backlog.count_within(backlog.n_bytes * max_bytes / whole) for backlog in backlogs]
 
 
 def _share_messages(counts: list[int], max_messages: int) -> list[int]:

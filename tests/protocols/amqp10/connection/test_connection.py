@@ -123,6 +123,31 @@ def test_unknown_and_forbidden_vhosts_cannot_be_distinguished() -> None:
     }
 
 
+def test_a_refused_vhost_with_a_long_name_fits_the_smallest_frames() -> None:
+    site = make_site()
+    site.broker.global_parameters.set("cluster_name", "n" * 255)
+    site.broker.node_name = "leveret@" + "n" * 64
+    client = Client(site)
+    product = str(client.open(hostname="vhost:" + "ä" * 600, max_frame_size=512).properties["product"])
+    assert product.startswith("vhost 'ää") and product.endswith("...")
+    site.later.pop()[1]()
+    condition, text = client.error(Close)
+    assert condition == "amqp:unauthorized-access" and text.startswith(product[:-3])
+    assert Client(site).open(max_frame_size=512).properties["product"] == "RabbitMQ"
+
+
+def test_a_client_closes_because_its_vhost_was_refused() -> None:
+    site = make_site()
+    client = Client(site)
+    client.open(hostname="vhost:one")
+    client.send(Close())
+    client.run()
+    assert client.take(Close).error is None
+    assert client.peer.closed
+    site.later.pop()[1]()
+    assert client.all(Close) == []
+
+
 def test_close_is_answered() -> None:
     site = make_site()
     client = connect(site)

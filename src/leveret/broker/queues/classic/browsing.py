@@ -198,8 +198,9 @@ class Browser:
             watch.delivered(entry, consumer, True)
         try:
             consumer.deliver(copy)
-        except Undelivered:
-            return False  # it has left
+        except Undelivered as undelivered:
+            consumer.missed(str(undelivered))
+            return False
         return True
 
     def _deliver_batch(self, empty: bool = False) -> None:

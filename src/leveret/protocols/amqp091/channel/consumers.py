@@ -140,7 +140,7 @@ class ChannelConsumer(Consumer):
         if len(header) > MIN_PAYLOAD and len(header) > engine.payload_max:
             shorter = content.fitting(entry, header, engine.payload_max)
             if not shorter:
-                raise self.undelivered(entry, header)
+                raise Undelivered(entry, content.too_long(entry, header, engine.payload_max))
             header = shorter
         tag = self.deliveries.new_tag() if self.no_ack else self.deliveries.add(entry)
         if message.size > connection.max_encoded:
@@ -160,19 +160,10 @@ class ChannelConsumer(Consumer):
         if not connection.dirty:
             connection.mark()
 
-    def undelivered(self, entry: Entry, header: bytes) -> Undelivered:
-        """Return the error for an entry with a header that exceeds a frame.
-
-        A consumer of copies, which no other one replaces, loses its connection, so that it misses no message unnoticed.
-        """
-        connection = self.on_channel.connection
-        text = content.too_long(entry, header, connection.engine.payload_max)
-        if (self.apart or self.queue.replayable) and not self.left:
-            self.leave()
-            connection.peer.call_soon(
-                partial(self._end_connection, f"a message of queue '{self.queue.name}' cannot be sent: {text}")
-            )
-        return Undelivered(entry, text)
+    def missed(self, text: str) -> None:
+        super().missed(text)
+        text = f"a message of queue '{self.queue.name}' cannot be sent: {text}"
+        self.on_channel.connection.peer.call_soon(partial(self._end_connection, text))
 
     def _end_connection(self, text: str) -> None:
         connection = self.on_channel.connection

@@ -233,8 +233,11 @@ class Connection(VhostSession):
     def _perform(self, frame: Performative) -> None:
         """Process one frame. An error ends its link, its session or the connection."""
         if self.closing:
-            if frame.kind == descriptors.CLOSE:
-                self.peer.close()
+            if isinstance(frame, Close):
+                if self.released:
+                    self.peer.close()
+                else:  # the client has refused the open of `_refuse_vhost`
+                    self._closed(frame)
             return
         kind = frame.kind
         if kind == FAILURE:

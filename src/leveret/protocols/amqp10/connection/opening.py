@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from leveret.protocols.amqp10.connection import exclusive_container
-from leveret.protocols.amqp10.errors import ConnectionRefused
+from leveret.protocols.amqp10.errors import ConnectionRefused, shorten
 from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.messages import MAX_UINT
 from leveret.protocols.amqp10.terminus import shared_subscription
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 DEFAULT_VHOST: Final = "/"
 VHOST_PREFIX: Final = "vhost:"
 PRODUCT: Final = "Leveret"
+# Size of frames that have room for the names in an open.
+ROOMY_FRAME_SIZE: Final = 2048
+# Bytes of the reason for a refusal, so that an open fits the smallest frames.
+MAX_REFUSAL_BYTES: Final = 200
 CAPABILITIES: Final = (
     "ANONYMOUS-RELAY",
     "DELAYED_DELIVERY",
@@ -82,22 +86,21 @@ def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: 
     Args:
         services: What all connections share.
         own: The settings of the protocol.
-        max_frame_size: The client's; record batches are announced if they can be used with it.
+        max_frame_size: The client's. The smallest frames have no room for long names, nor can record batches be used.
         failed: Whether a close follows.
         refusal: Why the client may not open the vhost, in place of product and version; "" if it may.
     """
-    announced = announcement(services.settings.max_message_size, ADDRESS) if max_frame_size >= MIN_FRAME_SIZE else {}
-    properties: dict[str, Value] = {
-        "product": own.product,
-        "version": own.version,
-        "platform": f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})",
-        "node": services.broker.node_name,
-        "cluster_name": services.broker.cluster_name,
-        **announced,
-    }
-    if refusal:
-        properties["product"] = refusal
-        del properties["version"]
+    properties: dict[str, Value] = (
+        {"product": shorten(refusal, MAX_REFUSAL_BYTES)} if refusal else {"product": own.product, "version": own.version}
+    )
+    if max_frame_size >= ROOMY_FRAME_SIZE:
+        properties["platform"] = (
+            f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})"
+        )
+        properties["node"] = services.broker.node_name
+        properties["cluster_name"] = services.broker.cluster_name
+    if max_frame_size >= MIN_FRAME_SIZE:
+        properties.update(announcement(services.settings.max_message_size, ADDRESS))
     if failed:
         properties[ESTABLISHMENT_FAILED] = True
     timeout = min(int(own.idle_timeout * 500), MAX_UINT)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from leveret._build import installation
 from leveret.spark.load import STRICT_OPTIONS
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import TableOutput
@@ -98,7 +99,7 @@ def read_table(spark: SparkSession, path: str) -> DataFrame:
     import pyarrow as pa
 
     if find_spec("deltalake") is None:
-        raise PipelineError(f"table {path}: is a Delta table, which needs deltalake: pip install 'leveret[pipeline]'")
+        raise PipelineError(f"table {path}: is a Delta table, which needs deltalake: {installation('pipeline')}")
     files = Files(spark, path)
     if not files.exists(LOG):
         raise PipelineError(f"table {path}: is not a Delta table; expected a directory with {LOG}")

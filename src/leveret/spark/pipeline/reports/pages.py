@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leveret import __version__
+from leveret._build import installation
 from leveret.spark.pipeline.errors import PipelineError
 
 
@@ -104,7 +105,7 @@ def render(page: Page) -> str:
     try:
         from jinja2 import Environment
     except ImportError:
-        raise PipelineError("a report needs Jinja2: pip install 'leveret[pipeline]'") from None
+        raise PipelineError(f"a report needs Jinja2: {installation('pipeline')}") from None
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.globals["numeric"] = _numeric
     return environment.from_string(_TEMPLATE).render(

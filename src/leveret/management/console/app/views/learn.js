@@ -26,23 +26,23 @@ const doneOf = (lesson) => lesson.steps.filter((step) => isDone(lesson, step)).l
 
 const Permission = () => isReadOnly() && html`<${Note}>Your user has the tag read-only and may change nothing. You can read the lessons, but not run them.<//>`;
 
-/** Whether a lesson publishes to the default exchange. */
-const isDirect = ({ steps }) =>
+/** Whether one of some steps publishes to the default exchange. */
+const isDirect = (steps) =>
   steps.some((step) => step.operations(fullName, step.ask?.example).some(([kind, { exchange }]) => kind === "message" && exchange === ""));
 
-/** Whether the user may run a lesson: `{allowed, isKnown}`. */
+/** Returns the function `allows(steps)`: whether the user may run steps of a lesson. `allows.isKnown` is false until the API has answered. */
 function useAllowed(lesson) {
   const { queues, exchanges } = objectsOf(lesson);
   const may = useRoles(progress.value.vhost, ["", ...queues, ...exchanges]);
   const owns = (name) => ["configure", "write", "read"].every((permission) => may(name, "administrator", permission));
-  const allowed = [...queues, ...exchanges].every(owns) && (!isDirect(lesson) || may("", "operator", "write"));
-  return { allowed, isKnown: may.isKnown };
+  const allows = (steps) => [...queues, ...exchanges].every(owns) && (!isDirect(steps) || may("", "operator", "write"));
+  return Object.assign(allows, { isKnown: may.isKnown });
 }
 
 const Needs = ({ lesson }) => html`
   <${Note}>
     Your user needs ${hasRoles() ? "the role administrator" : "the permissions configure, write and read"} for names that begin with <code>${beginning()}</code>
-    ${isDirect(lesson) && `, and ${hasRoles() ? "the role operator" : "the permission write"} for the default exchange, amq.default`}.
+    ${isDirect(lesson.steps) && `, and ${hasRoles() ? "the role operator" : "the permission write"} for the default exchange, amq.default`}.
     <a href=${link(["learn"])}>Choose a vhost and a prefix</a>
   <//>
 `;
@@ -93,13 +93,13 @@ function Lesson({ lesson }) {
   const wanted = route.value.query.step;
   const index = Math.max(0, lesson.steps.findIndex(({ id }) => id === wanted));
   const step = lesson.steps[index];
-  const { allowed, isKnown } = useAllowed(lesson);
+  const allows = useAllowed(lesson);
   return html`
     <${Title}
       crumb=${html`<a href=${link(["learn"])}>Learn</a>`}
       title=${lesson.title}
       badges=${doneOf(lesson) === lesson.steps.length && html`<${Badge} tone="good">done<//>`}
-      actions=${html`<button disabled=${!allowed} onClick=${() => cleanUp(lesson)}>Clean up…</button>`}
+      actions=${html`<button disabled=${!allows([])} onClick=${() => cleanUp(lesson)}>Clean up…</button>`}
     />
     <nav class="tabs" aria-label="Steps">
       ${lesson.steps.map(
@@ -111,9 +111,9 @@ function Lesson({ lesson }) {
       )}
     </nav>
     <${Permission} />
-    ${isKnown && !allowed && !isReadOnly() && html`<${Needs} lesson=${lesson} />`}
+    ${allows.isKnown && !allows(lesson.steps) && !isReadOnly() && html`<${Needs} lesson=${lesson} />`}
     <div class="grid">
-      <${Step} allowed=${allowed} key=${`${lesson.id} ${step.id}`} lesson=${lesson} step=${step} index=${index} />
+      <${Step} allows=${allows} key=${`${lesson.id} ${step.id}`} lesson=${lesson} step=${step} index=${index} />
       <div class="column">
         <${Objects} lesson=${lesson} />
         <${Code} step=${step} />
@@ -172,7 +172,7 @@ async function prepare(lesson, index) {
   }
 }
 
-function Step({ lesson, step, index, allowed }) {
+function Step({ lesson, step, index, allows }) {
   const [answer, setAnswer] = useState(step.ask?.kind === "many" ? [] : "");
   const [outcome, setOutcome] = useState(null);
   const [error, setError] = useState(null);
@@ -221,10 +221,10 @@ function Step({ lesson, step, index, allowed }) {
         <form class="form" onSubmit=${submit}>
           ${step.ask && html`<${Question} ask=${step.ask} answer=${answer} setAnswer=${setAnswer} />`}
           ${isHidden && html`<${Note}>Your user has the tag no-payloads, and this step reads messages.<//>`}
-          <div class="end"><button class="primary" disabled=${busy || !allowed || isHidden}>${step.label}</button></div>
+          <div class="end"><button class="primary" disabled=${busy || !allows([step]) || isHidden}>${step.label}</button></div>
           <div role="status">${outcome && html`<${Outcome} outcome=${outcome} asks=${Boolean(step.ask)} />`}</div>
           <${Failure} error=${error} />
-          ${(error?.missing || (outcome && !outcome.right)) && html`<p class="small">If the queues do not have what the step expects: <button type="button" class="link" disabled=${busy} onClick=${repair}>Prepare this step</button> deletes the objects of the lesson and runs the steps before.</p>`}
+          ${(error?.missing || (outcome && !outcome.right)) && html`<p class="small">If the queues do not have what the step expects: <button type="button" class="link" disabled=${busy || !allows(lesson.steps.slice(0, index))} onClick=${repair}>Prepare this step</button> deletes the objects of the lesson and runs the steps before.</p>`}
         </form>
         ${outcome?.right && (next ? html`<p><a href=${locationOf(lesson, next)}>Next: ${next.title}</a></p>` : html`<p>The lesson is done. <button class="link" onClick=${() => cleanUp(lesson)}>Clean up…</button></p><p><a href=${link(["learn"])}>Other lessons</a></p>`)}
       </div>
