@@ -206,7 +206,7 @@ def test_a_shovel_of_a_deleted_user_is_that_of_the_administrator_who_imports_it(
 
 
 def test_a_shovel_that_is_written_back_keeps_its_user(reach: HttpBroker) -> None:
-    """It keeps running, whatever user writes it. With another value it acts for the user who has set that, who must have the rights."""
+    """It keeps running. With another value, it acts for the user who has set that, who must have the rights."""
     path = f"/parameters/shovel/{OWN}/s"
 
     def connections() -> list[tuple[str, str]]:
