@@ -13,8 +13,8 @@ from leveret._text import field_error
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, bad_request
 from leveret.management.http.global_parameters import MARK as PREFIX
-from leveret.management.http.global_parameters import user_of
 from leveret.management.http.lists import select
+from leveret.management.http.places import user_of
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 
 # Maximum number of marks. A further one replaces the oldest of the user with the most.
