@@ -378,6 +378,7 @@ def test_misspelt_arguments(
 def test_an_unknown_option_suggests_similar_ones_only(commands: Commands) -> None:
     assert "Did you mean" not in commands.mistaken("queues", "delete", "x", "--durable")
     assert "Did you mean '--vhost'" in commands.mistaken("queues", "add", "x", "--vhots", "a")
+    assert "Did you mean '--durable'?" in commands.mistaken("queues", "add", "x", "--durble")
 
 
 def test_options_may_precede_the_subcommand(broker: LeveretProcess) -> None:

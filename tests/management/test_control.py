@@ -233,6 +233,27 @@ def test_a_broker_that_stops(tmp_path: Path) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize("sent", [b"x" * 2000, b'{"v":1,"part":[1,2,3]}\n' * 100], ids=["line", "parts"])
+def test_an_answer_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(control_client, "MAX_ANSWER", 10_000)
+    with socket.socket(socket.AF_UNIX) as listener:
+        with short_path(tmp_path / CONTROL_SOCKET) as name:
+            listener.bind(name)
+        listener.listen()
+
+        def send() -> None:
+            client, _ = listener.accept()
+            with client, pytest.raises(ConnectionError):
+                while True:
+                    client.sendall(sent)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        with pytest.raises(CallFailed, match=r"the answer of the broker on .* has more than"):
+            control_client.call(tmp_path, "status")
+        thread.join()
+
+
 def test_a_part_of_a_list_of_wide_items_has_fewer_of_them(served: Served) -> None:
     wide = {f"argument{number}": "x" * 50 for number in range(500)}
     for number in range(20):

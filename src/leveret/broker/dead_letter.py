@@ -43,6 +43,8 @@ MAX_OVERFLOW: Final = 10_000
 MAX_COPIES: Final = 1000
 # Milliseconds between two log entries about messages with more copies.
 REPORT_INTERVAL: Final = 60_000
+# Bytes of headers that are decoded in a unit of work, as a power of two.
+DECODING_SHIFT: Final = 3
 
 # Keeps counts within 64 bits, whatever count a publisher has sent.
 MAX_DEATH_COUNT: Final = (1 << 63) - 2
@@ -188,12 +190,6 @@ class DeadLetters:
         )
         self.pruned = 0
 
-    def has_died(self, entry: Entry) -> bool:
-        """Return whether the queue of an entry has dead-lettered the message before."""
-        deaths = self.headers_of(entry).get("x-death")
-        name = entry.queue.name
-        return isinstance(deaths, list) and any(isinstance(death, dict) and death.get("queue") == name for death in deaths)
-
     def note_undelivered(self, queue: Queue, text: str, dead: bool) -> None:
         """Log a delivery that its client cannot receive, at most once per REPORT_INTERVAL."""
         self.undelivered += 1
@@ -248,6 +244,7 @@ class DeadLetters:
 
     def headers_of(self, entry: Entry) -> FieldTable:
         """Return the headers as a consumer of this entry sees them."""
+        self.vhost.broker.work += len(entry.message.header) >> DECODING_SHIFT
         headers = self.vhost.broker.decode_headers(entry.message)
         if entry.overlay is not None:
             for name, value in entry.overlay.headers.items():

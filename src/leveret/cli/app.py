@@ -96,7 +96,7 @@ NOT_REMOTE: Final = {
 
 
 # The similarity that a known option must have to an unknown one to be suggested. `click` also suggests less similar ones.
-_MIN_SIMILARITY: Final = 0.75
+_MIN_SIMILARITY: Final = 0.8
 
 
 class _Commands(click.Group):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from leveret._text import decode_text
 from leveret.cli.client_command import quiet_option, run, say
 from leveret.cli.definitions import progress_of, run_conversation, show_report
 from leveret.cli.failed import INCOMPLETE, Failed
@@ -20,6 +23,7 @@ from leveret.cli.migration.source import Key, Row, Source, amqp_uri, check_witho
 from leveret.cli.output import Item, counted, show_json, show_table
 from leveret.cli.remote import Remote, current, remote_options, selected_url
 from leveret.cli.shovel import add_origin_option
+from leveret.config.foreign import foreign_format, is_rabbitmq_conf
 from leveret.management.definitions.document import Document, InvalidDocument, read_document, value_of
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Report
@@ -57,7 +61,14 @@ def _keep_target(context: click.Context, parameter: click.Parameter, value: str 
 
 
 @click.command()
-@click.option("--from", "source_url", required=True, metavar="URL", help="Management API of the broker to migrate from.")
+@click.option("--from", "source_url", metavar="URL", help="Management API of the broker to migrate from.")
+@click.option(
+    "--conf",
+    "conf_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Convert a rabbitmq.conf, and print Leveret's configuration. Without other options.",
+)
 @click.option(
     "--to",
     metavar="URL",
@@ -78,7 +89,8 @@ def _keep_target(context: click.Context, parameter: click.Parameter, value: str 
 @quiet_option
 @remote_options
 def migrate(
-    source_url: str,
+    source_url: str | None,
+    conf_path: Path | None,
     vhost: str | None,
     imports: bool,
     moves_shovels: bool,
@@ -91,12 +103,17 @@ def migrate(
     to_amqp: str | None,
     quiet: bool,
 ) -> None:
-    """Migrate from RabbitMQ: definitions, dynamic shovels, and the messages of queues.
+    """Migrate from RabbitMQ: definitions, dynamic shovels, and the messages of queues; or its rabbitmq.conf.
 
     Without --definitions, --shovels and --messages, prints what would happen, what is not supported, and the queues, and
     changes nothing. --shovels deletes the shovels at the source that the destination runs, and --messages the messages that
     it has confirmed; nothing else is deleted. The command may be killed at any point and run again.
     """
+    if conf_path is not None:
+        _convert(conf_path)
+        return
+    if source_url is None:
+        raise click.UsageError("expected --from URL or --conf FILE")
     if (follow or with_consumers or add_origin_headers) and not moves_messages:
         raise click.UsageError("--follow, --with-consumers and --add-origin-headers need --messages")
     for option, uri in (("--from-amqp", from_amqp), ("--to-amqp", to_amqp)):
@@ -157,6 +174,28 @@ def migrate(
         show_json(result)
     if code:
         raise SystemExit(code)
+
+
+def _convert(path: Path) -> None:
+    """Print the configuration that corresponds to a rabbitmq.conf, and a summary on standard error."""
+    from leveret.cli.migration.conf import convert
+
+    context = click.get_current_context()
+    names = [parameter.name for parameter in context.command.params if parameter.name is not None]
+    if [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE] != ["conf_path"]:
+        raise click.UsageError("--conf takes no other options")
+    try:
+        text = decode_text(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Failed(f"cannot read {path}: {error.strerror if isinstance(error, OSError) else error}") from None
+    if not is_rabbitmq_conf(text) and (problem := foreign_format(text, str(path))):
+        raise Failed(f"{path}: {problem}")
+    done = convert(text)
+    click.echo(done.toml(path.name), nl=False)
+    left = len(done.left)
+    say(f"converted {done.total - left} of {counted(done.total, 'setting')}" + ("; not converted:" if left else ""))
+    for line, reason in done.left:
+        say(f"  line {line.number}: {line.key or line.value}: {reason}")
 
 
 def _read(source: Source) -> Document:

@@ -16,8 +16,10 @@ from types import MappingProxyType
 
 import msgspec
 
+from leveret._text import decode_text
 from leveret.config.check import conflicts
 from leveret.config.errors import ConfigError
+from leveret.config.foreign import foreign_format, is_rabbitmq_conf
 from leveret.config.model import Config
 from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
 from leveret.config.schema import Choices, Key, Table, schema_of
@@ -149,13 +151,17 @@ def _source_of(path: tuple[str, ...], tree: _Tree) -> str:
 
 def _read_file(path: Path, root: Table, tree: _Tree) -> None:
     try:
-        raw = tomllib.loads(path.read_text("utf-8"))
+        text = decode_text(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration file: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 (byte {error.start}); expected TOML in UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}; expected TOML in UTF-8") from None
+    try:
+        raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: invalid TOML: {error}") from None
+        raise ConfigError(f"{path}: {foreign_format(text, str(path)) or f'invalid TOML: {error}'}") from None
+    if is_rabbitmq_conf(text):
+        raise ConfigError(f"{path}: {foreign_format(text, str(path))}")
     _flatten(raw, root, (), str(path), str(path.parent.absolute()), tree)
 
 

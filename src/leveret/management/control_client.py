@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 
 TIMEOUT = 60.0
+# Maximum bytes of an answer with all its parts.
+MAX_ANSWER = 256 << 20
 
 
 class NoBroker(Exception):
@@ -65,9 +66,13 @@ def _connect(data_dir: Path, timeout: float) -> socket.socket:
     return connection
 
 
-def _result(answers: Iterable[bytes], data_dir: Path) -> Any:
+def _result(answers: BinaryIO, data_dir: Path) -> Any:
     parts: list[Any] = []
-    for line in answers:
+    left = MAX_ANSWER
+    while line := answers.readline(left + 1):
+        left -= len(line)
+        if left < 0:
+            raise CallFailed(f"the answer of the broker on {data_dir} has more than {MAX_ANSWER >> 20} MiB, the maximum")
         answer = json.loads(line)
         if "error" in answer:
             raise CallFailed(answer["error"]["text"], answer["error"]["condition"])

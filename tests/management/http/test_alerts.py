@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -209,6 +210,21 @@ def test_the_number_of_alerts_is_limited(broker: Broker) -> None:
     assert len(broker.after(1, deep=Rule(kind="depth"))) == MAX_ALERTS
 
 
+def test_each_user_and_rule_has_a_share_of_the_alerts(broker: Broker) -> None:
+    for number in range(MAX_ALERTS + 5):
+        broker.queue(f"q{number}")["ready"] = 1
+    broker.queue("late")["ready"] = 100
+    greedy = {f"greedy{number}": Rule(kind="depth") for number in range(4)}
+    rules = {**greedy, "kept": Rule(kind="depth", pattern="^late$"), "wide": Rule(kind="depth")}
+    users = dict.fromkeys(greedy, "eve") | {"kept": "ann"}
+    asyncio.run(broker.alerts.evaluate(rules, 1000.0, users))
+    counts = Counter(subject.rule for subject in broker.alerts.raised)
+    assert sum(counts.values()) == MAX_ALERTS
+    assert counts["kept"] == 1
+    assert counts["wide"] == 249  # of no user
+    assert sorted(counts[name] for name in greedy) == [62, 62, 63, 63]
+
+
 def test_parameters_that_are_no_rules_are_ignored() -> None:
     values: list[tuple[str, Any]] = [
         ("alert.good", {"kind": "depth", "threshold": 5}),
@@ -260,7 +276,7 @@ def test_an_alert_is_raised_and_cleared(api: HttpBroker, queue: str) -> None:
 def test_rules_that_are_refused(api: HttpBroker) -> None:
     for rule, reason in (
         ({"kind": "phase"}, "Invalid enum value 'phase'"),
-        ({}, "missing required field `kind`"),
+        ({}, "the field 'kind' is missing"),
         ({"kind": "depth", "pattern": "("}, "regular expression"),
         ({"kind": "depth", "threshold": -1}, "threshold"),
         ({"kind": "depth", "threshold": "many"}, "threshold"),

@@ -198,7 +198,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("queues", {"vhost": "missing", "name": "y"}, "vhost 'missing' does not exist, and the file does not have it"),
     ("queues", 7, "expected an object"),
     ("exchanges", {"vhost": "/", "name": "y", "type": "none"}, "unknown exchange type 'none'"),
-    ("exchanges", {"vhost": "/", "name": "y"}, "missing required field `type`"),
+    ("exchanges", {"vhost": "/", "name": "y"}, "the field 'type' is missing"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "(?<=a)b", "definition": {"max-length": 1}}, "pattern '(?<=a)b'"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"none": 1}}, "key 'none' is unknown"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"max-length": "x"}}, "max-length"),
@@ -210,7 +210,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("users", {"name": "y", "tags": 7}, "Expected `str | array | null`, got `int` - at `$.tags`"),
     ("users", {"name": "y", "limits": {"max-connections": "2"}}, "invalid limit 'max-connections'"),
     ("vhosts", {"name": "y", "default_queue_type": "none"}, "unknown queue type 'none'"),
-    ("global_parameters", {"name": "y"}, "missing required field `value`"),
+    ("global_parameters", {"name": "y"}, "the field 'value' is missing"),
     ("bindings", {"vhost": "/", "source": "x", "destination": "y", "destination_type": "none"}, "destination_type"),
 ]  # fmt: skip
 
@@ -235,7 +235,8 @@ def test_a_refused_object_does_not_prevent_the_others(broker: HttpBroker, sectio
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"{", "invalid JSON"),
+        (b'{\n"a" 1}', "invalid JSON: line 2, column 5: expected ':' delimiter"),
+        ('{\n"a" 1}'.encode("utf-16"), "invalid JSON: line 2, column 5"),
         (b"[]", "expected a JSON object, received a list"),
         (b'"{}"', "expected a JSON object, received a string"),
         (b'{"queues": {}}', "'queues' is an object; expected a list"),
@@ -602,4 +603,31 @@ def test_after_a_restart(tmp_path: Path) -> None:
         process.kill()
         process.start()
         assert HttpBroker(process).get("/definitions") == before
+        process.check_log()
+
+
+def test_users_of_the_configuration_after_a_restart(tmp_path: Path) -> None:
+    """Their passwords are hashed again, with the same result, before an object that was read earlier is compared."""
+    leveret_only("the HTTP API")
+    users = {"admin": ("admin", "administrator"), "app": ("secret", "management")}
+    config = "[management]\nport = 0\n" + "".join(
+        f"[users.{name}]\npassword = '{password}'\ntags = ['{tag}']\n" for name, (password, tag) in users.items()
+    )
+    process = LeveretProcess(tmp_path, config=config, environment={"LEVERET_MANAGEMENT__ENABLED": "true"})
+    with process.start():
+        api = HttpBroker(process)
+        before = api.get("/definitions", user="admin")
+        read = api.get("/users/app", user="admin")
+        assert read["password_hash"].startswith("$argon2id$")
+        for restarted in range(2):
+            process.stop() if restarted else process.kill()
+            process.start()
+            api = HttpBroker(process)
+            assert api("PUT", "/users/app", read, user="admin").status == 204
+            assert api.get("/users/app", user="admin") == read
+            assert api.get("/definitions", user="admin") == before
+            assert api("GET", "/whoami", user="app", password="secret").status == 200
+            for password_hash in ("", read["password_hash"][:-1] + "A", before["users"][0]["password_hash"]):
+                reply = api("PUT", "/users/app", read | {"password_hash": password_hash}, user="admin")
+                assert (reply.status, "is declared in" in reply.json["reason"]) == (400, True), password_hash
         process.check_log()

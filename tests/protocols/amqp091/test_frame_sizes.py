@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.protocols.amqp091 import content
 from leveret.wire.amqp0.commands import Error
 from leveret.wire.amqp10.encode import encode_pairs
 from tests.protocols.amqp10.support import connect, make_site, message
@@ -134,14 +135,17 @@ class TestRedelivery:
         assert len(lines) == 1
         assert "queue 'q' in vhost '/'" in lines[0] and "20036 bytes" in lines[0] and "4096" in lines[0]
 
-    def test_a_get_passes_many_of_them_in_pieces(self, site: Site, publisher: Channel) -> None:
+    @pytest.mark.parametrize(("size", "empty"), [(4500, 1), (100_000, 10)])
+    def test_a_get_passes_many_of_them_in_pieces(self, site: Site, publisher: Channel, size: int, empty: int) -> None:
+        """The larger their headers, the fewer it passes."""
         publisher.declare()
         for _ in range(20):
-            publisher.publish(body=b"big", headers=LONG)
+            publisher.publish(body=b"big", headers={"long": "x" * size})
         publisher.publish(body=b"small")
         publisher.run()
         channel = small(site)
-        assert channel.get() is None
+        for _ in range(empty):
+            assert channel.get() is None
         got = channel.get()
         assert got is not None and got.body == b"small"
 
@@ -271,3 +275,20 @@ class TestPublishing:
         channel.run()
         assert channel.client.take("basic.return", 1) is not None
         assert channel.client.is_open
+
+
+def test_deaths_are_left_out_without_decoding_the_others(
+    site: Site, publisher: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To decode 1,500 of them takes longer than a turn may."""
+    publisher.declare()
+    deaths = [{"queue": f"d{number}", "reason": "rejected", "count": 1} for number in range(1500)]
+    publisher.publish(body=b"1", headers={"x-death": deaths, "own": "x"})
+    publisher.run()
+    channel = small(site)
+    monkeypatch.setattr(content, "decode_header", lambda header: pytest.fail("it decodes a header"))
+    channel.consume()
+    [delivery] = channel.deliveries()
+    kept = properties_of(delivery)["headers"]
+    assert kept["own"] == "x" and kept["x-death"] == deaths[: len(kept["x-death"])]
+    assert SMALL - 100 < len(delivery.header) <= SMALL - 8

@@ -23,6 +23,7 @@ from leveret.wire.amqp0.properties import (
     encode_header,
     overlay_header,
     scan,
+    shorten_array,
 )
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.wire.amqp0.strategies import arguments_of, tables
@@ -262,6 +263,22 @@ def test_overlays_keep_the_bytes_of_other_headers(table: dict[str, Any]) -> None
     overlaid = overlay_header(header, {"d": None, "x-death": table}, False)
     assert overlaid[18 : 18 + len(foreign) - 4] == foreign[:-4]
     assert decode_headers_table(overlaid, 14) == {"s": 8, "f": 0.5, "x-death": table}
+
+
+@given(tables, st.lists(tables, max_size=8), st.integers(0, 400), st.booleans())
+def test_an_array_is_shortened_to_the_elements_that_fit(
+    table: dict[str, Any], items: list[dict[str, Any]], limit: int, after: bool
+) -> None:
+    table = {name: value for name, value in table.items() if name != "x-death"}
+
+    def header_with(count: int) -> bytes:
+        headers = {**table, "x-death": items[:count], **({"z": 1} if after else {})}
+        return encode_header(BASIC, 9, {"content_type": "a", "headers": headers, "expiration": "5"})
+
+    header = header_with(len(items))
+    count = max((n for n in range(1, len(items) + 1) if len(header_with(n)) <= limit), default=len(items))
+    assert shorten_array(header, b"x-death", limit) == header_with(count)
+    assert shorten_array(header, b"missing", limit) == header
 
 
 def test_overlays_keep_continued_property_flags() -> None:

@@ -404,7 +404,7 @@ class Queue(Destination):
         holder = entry.holder
         if holder is not None:
             scope = holder.scope
-        dead_letters = self.settings.dead_letter_exchange is not None and not self.vhost.dead_letters.has_died(entry)
+        dead_letters = self.settings.dead_letter_exchange is not None and not _has_died(entry)
         self.vhost.dead_letters.note_undelivered(self, str(undelivered), dead_letters)
         if entry.state == ACQUIRED and (holder is None or not holder.no_ack):
             if dead_letters:
@@ -520,3 +520,10 @@ def _notifying(consumers: list[Consumer]) -> Iterator[int]:
         except Exception:  # the others must be notified
             logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
         yield 3
+
+
+def _has_died(entry: Entry) -> bool:
+    """Return whether its queue has dead-lettered the message of an entry before."""
+    deaths = None if entry.overlay is None else entry.overlay.headers.get("x-death")
+    name = entry.queue.name
+    return isinstance(deaths, list) and any(isinstance(death, dict) and death.get("queue") == name for death in deaths)

@@ -299,6 +299,8 @@ class Driver(FrontEnd):
             if data:
                 self._last_sent = self._loop.time()
                 stream.transport.write(data)
+                if self.core.socket_is_full:
+                    self.core.check_output(stream.transport.get_write_buffer_size())
 
     def emit(self, event: Event) -> None:
         """Notify the callbacks of an event."""

@@ -51,8 +51,8 @@ class Stream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Report that the socket is full (`asyncio.Protocol`)."""
-        if self._driver.stream is self:
-            self._driver.core.set_socket_full(True)
+        if self._driver.stream is self and self.transport is not None:
+            self._driver.core.set_socket_full(True, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Report that the socket accepts data again (`asyncio.Protocol`)."""

@@ -292,7 +292,7 @@ class Driver(FrontEnd):
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         raise _DeadlinePassed
-                    if self._has_leader or self._socket is None:
+                    if self._has_leader or self._socket is None or self._is_stalled():
                         self._sleep(waiter, left)
                     else:
                         self._lead(self._socket, left)
@@ -301,6 +301,10 @@ class Driver(FrontEnd):
                 if self._sleepers and not self._has_leader:
                     wake(self._sleepers[0])
         return waiter.get()
+
+    def _is_stalled(self) -> bool:
+        """Whether no thread may read. The connection's own thread must, because no other one would write the output."""
+        return self.core.stalled and threading.current_thread() is not self._thread
 
     def _lead(self, sock: AnySocket, left: float | None) -> None:
         """Read once on behalf of all waiting threads."""
@@ -431,12 +435,16 @@ class Driver(FrontEnd):
 
     def pause_reading(self) -> None:
         """Stop reading from the socket."""
-        # Only the connection's own thread pauses: a thread that waits for a result must read.
+        # Only the connection's own thread pauses, unless the engine is stalled: a thread that waits for a result must read.
         self._paused = True
 
     def resume_reading(self) -> None:
         """Read from the socket again."""
         self._paused = False
+        # Do not count the pause as silence of the server.
+        self._last_received = time.monotonic()
+        if self._sleepers and not self._has_leader:
+            wake(self._sleepers[0])
 
     def close_socket(self) -> None:
         """Write the remaining output, and close the socket."""
@@ -471,9 +479,12 @@ class Driver(FrontEnd):
                     self._unsent = self._unsent[sent:]
                     break
                 self._unsent = None
-            full = self._unsent is not None and len(self._unsent) + self.core.engine.pending > HIGH_WATER
+            pending = 0 if self._unsent is None else len(self._unsent) + self.core.engine.pending
+            full = pending > HIGH_WATER
             if full != self.core.socket_is_full:
-                self.core.set_socket_full(full)
+                self.core.set_socket_full(full, pending)
+            elif full:
+                self.core.check_output(pending)
         except OSError as error:
             self._broken = lost_error(error)
             self._wake.set()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +23,7 @@ from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.events import Events
 from leveret.management.http.mail import Mailer
 from leveret.management.http.objects import CachedQueue
+from leveret.management.http.places import user_of
 from leveret.management.http.webhooks import Webhooks
 from leveret.security.patterns import Pattern
 
@@ -31,12 +34,15 @@ PREFIX: Final = "alert."
 # Seconds between two evaluations.
 INTERVAL: Final = 3.0
 MAX_RULES: Final = 100
-# Maximum number of subjects for which the condition of a rule holds. Further ones are ignored.
+# Maximum number of subjects for which the condition of a rule holds. Further ones are ignored: users, and the rules of
+# each, have equal shares of what the others leave.
 MAX_ALERTS: Final = 500
 # Maximum number of mail addresses of a rule.
 MAX_RECIPIENTS: Final = 10
 # Queues to examine before other requests are served.
 _STEP: Final = 100
+
+_Key = TypeVar("_Key")
 
 Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "ready_age", "unacked_age", "memory", "disk"]
 
@@ -173,20 +179,34 @@ class Alerts:
 
     async def rules(self) -> dict[str, Rule]:
         """Return the rules by their names. Raises `BrokerUnavailable`."""
-        return read_rules(await self._control.call("global_parameters.list", {"prefix": PREFIX}))
+        return read_rules(await self._stored())
+
+    async def _stored(self) -> list[Row]:
+        found: list[Row] = await self._control.call("global_parameters.list", {"prefix": PREFIX})
+        return found
 
     async def run(self) -> None:
         """Evaluate the rules until the task is cancelled."""
         while True:
             await asyncio.sleep(INTERVAL)
             try:
-                await self.evaluate(await self.rules(), time.time())
+                stored = await self._stored()
+                users = {item["name"].removeprefix(PREFIX): user_of(item) for item in stored}
+                await self.evaluate(read_rules(stored), time.time(), users)
             except (BrokerUnavailable, BrokerRefused) as error:
                 logger.debug("no alerts: %s", error)
 
-    async def evaluate(self, rules: dict[str, Rule], now: float) -> None:
-        """Evaluate rules, and publish an event for each alert that is raised or cleared."""
-        found = dict.fromkeys(self._alarms(rules), 1.0)
+    async def evaluate(self, rules: dict[str, Rule], now: float, users: Mapping[str, str | None] | None = None) -> None:
+        """Evaluate rules, and publish an event for each alert that is raised or cleared.
+
+        Args:
+            rules: The rules by their names.
+            now: The time.
+            users: The users who have added the rules. Rules of no user count as those of one user.
+        """
+        of_rule: dict[str, dict[Subject, float]] = {name: {} for name in rules}
+        for subject in self._alarms(rules):
+            of_rule[subject.rule][subject] = 1.0
         of_queues = [(name, rule, rule.compiled()) for name, rule in rules.items() if rule.kind not in ("memory", "disk")]
         measured: dict[int, _Measures] = {}
         queues = list(self._cache.queues.items()) if of_queues else []
@@ -197,9 +217,11 @@ class Alerts:
                 measures = measured[number] = _measure(queue, now, self._measures.get(number))
                 for name, rule, pattern in of_queues:
                     value = measures.of(rule.kind)
-                    if value > rule.threshold and len(found) < MAX_ALERTS and _applies(rule, pattern, queue.item):
-                        found[Subject(name, queue.item["vhost"], queue.item["name"])] = value
+                    subjects = of_rule[name]
+                    if value > rule.threshold and len(subjects) < MAX_ALERTS and _applies(rule, pattern, queue.item):
+                        subjects[Subject(name, queue.item["vhost"], queue.item["name"])] = value
             await asyncio.sleep(0)
+        found = _limited(of_rule, users or {})
         self._measures = measured
         self._since = {subject: self._since.get(subject, now) for subject in found}
         self._set(
@@ -233,6 +255,27 @@ class Alerts:
             self._webhooks.put(rule.webhook, {"action": action, **data})
         if rule.mail:
             self._mailer.put(rule.mail, action, data)
+
+
+def _limited(of_rule: dict[str, dict[Subject, float]], users: Mapping[str, str | None]) -> dict[Subject, float]:
+    """Return at most MAX_ALERTS subjects with their values."""
+    of_user: dict[str | None, Counter[str]] = {}
+    for name, subjects in of_rule.items():
+        of_user.setdefault(users.get(name), Counter())[name] = len(subjects)
+    found: dict[Subject, float] = {}
+    for user, total in _shares({user: counts.total() for user, counts in of_user.items()}, MAX_ALERTS).items():
+        for name, count in _shares(of_user[user], total).items():
+            found.update(islice(of_rule[name].items(), count))
+    return found
+
+
+def _shares(wanted: Mapping[_Key, int], total: int) -> dict[_Key, int]:
+    """Distribute a total: who wants less than an equal share leaves the rest to the others."""
+    shares: dict[_Key, int] = {}
+    for left, key in zip(range(len(wanted), 0, -1), sorted(wanted, key=wanted.__getitem__), strict=True):
+        shares[key] = min(wanted[key], total // left)
+        total -= shares[key]
+    return shares
 
 
 def _applies(rule: Rule, pattern: Pattern | None, item: Row) -> bool:

@@ -12,7 +12,7 @@ from leveret.management.http import alerts
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.identity import Identity
-from leveret.management.http.places import STORED, Kind
+from leveret.management.http.places import STORED, Kind, user_of
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.json_values import Json
 from leveret.security import roles
@@ -114,13 +114,6 @@ def _check_number(identity: Identity, items: list[Row], limit: Kind) -> None:
             f"{own} {limit.name} of user '{identity.name}' exist, the maximum of a user who is no administrator; delete one"
             " first, or ask an administrator to add it"
         )
-
-
-def user_of(item: Row) -> str | None:
-    """Return the user who has added the object in a global parameter; None if it has none."""
-    value: Json = item["value"]
-    user = value.get("user") if isinstance(value, dict) else None
-    return user if isinstance(user, str) else None
 
 
 def _vhost_of(item: Row) -> str | None:

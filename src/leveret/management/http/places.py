@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from leveret.management.http.control import Row
 from leveret.management.http.errors import HttpError
+from leveret.management.json_values import Json
 from leveret.security.addresses import network_of
 
 # The part of a limit that one user has, and that one address has, which may be a proxy.
@@ -58,6 +60,13 @@ SEARCHES: Final = Kind("searches", 16, waits=True)
 DECODED: Final = Kind("payloads", 16, waits=True)
 # One at a time, so that parallel requests cannot exceed the number of objects that may be stored.
 STORED: Final = Kind("changes of alert rules and payload schemas", 1, waits=True)
+
+
+def user_of(item: Row) -> str | None:
+    """Return the user who has added the object in a global parameter; None if it has none."""
+    value: Json = item["value"]
+    user = value.get("user") if isinstance(value, dict) else None
+    return user if isinstance(user, str) else None
 
 
 class Places:

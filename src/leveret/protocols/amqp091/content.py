@@ -22,6 +22,7 @@ from leveret.wire.amqp0.properties import (
     encode_header,
     find_header,
     overlay_header,
+    shorten_array,
 )
 from leveret.wire.amqp0.values import ContentProperties, LongLong
 
@@ -178,23 +179,11 @@ def fitting(entry: Entry, header: bytes, limit: int) -> bytes:
     It has as many of the latest deaths as fit, otherwise no header that the broker added. b"" if it is still too long.
     """
     overlay = entry.overlay
-    found = b""
     try:
-        headers: FieldTable = _properties(header).get("headers") or {}
-        previous = headers.get("x-death")
-        deaths = previous if isinstance(previous, list) else []
-        # The sizes grow with the number of deaths, so the search halves it.
-        low, high = 0, len(deaths)
-        while low < high:
-            middle = (low + high) // 2
-            latest = [_with_long_count(death) for death in deaths[:middle]]
-            shorter = overlay_header(header, {"x-death": latest or None}, False)
-            if len(shorter) <= limit:
-                found = shorter
-                low = middle + 1
-            else:
-                high = middle
-        if not found and overlay is not None and not entry.message.format & NOT_BASIC:
+        found = shorten_array(header, b"x-death", limit)
+        if len(found) > limit:
+            found = overlay_header(header, {"x-death": None}, False)
+        if len(found) > limit and overlay is not None and not entry.message.format & NOT_BASIC:
             removed: FieldTable = {name: None for name, value in overlay.headers.items() if value is None}
             found = overlay_header(entry.message.header, removed, overlay.drop_expiration)
     except (WireError, EncodeError):

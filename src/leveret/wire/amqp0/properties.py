@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from leveret.wire.amqp0 import dialects
 from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
 from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
@@ -31,6 +32,7 @@ from leveret.wire.amqp0.values import ContentProperties, FieldTable
 _U32: Final = struct.Struct(">I").unpack_from
 _FIXED: Final = struct.Struct(">HHQ")
 _PACK_U16: Final = struct.Struct(">H").pack
+_PACK_U32: Final = struct.Struct(">I").pack
 _PACK_U64: Final = struct.Struct(">Q").pack
 
 # Offset of the property flags, and the minimum size of a header in bytes.
@@ -336,6 +338,46 @@ def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, di
         pieces.insert(before, encode_table(added, dialect))
         flags |= 0x2000
     return header[:FLAGS_AT] + _PACK_U16(flags) + b"".join(pieces)
+
+
+def shorten_array(header: bytes, name: bytes, limit: int, dialect: Dialect = RABBITMQ) -> bytes:
+    """Remove the last elements of an array in the `headers` of class basic until the header has at most `limit` bytes.
+
+    Everything else stays unchanged, byte for byte. The header is returned as it is if no element can stay.
+
+    Raises:
+        WireError: 502, the header is malformed.
+    """
+    _, _, present, pos = _properties_of(header, V0_9_1)
+    end = len(header)
+    for field in present:
+        stop = field_end(field.type, header, pos, end)
+        if stop > end:
+            raise WireError(SYNTAX_ERROR, _MALFORMED)
+        if field.name == "headers":
+            return _with_shorter_array(header, pos, stop, name, len(header) - limit, dialect)
+        pos = stop
+    return header
+
+
+def _with_shorter_array(header: bytes, pos: int, end: int, name: bytes, excess: int, dialect: Dialect) -> bytes:
+    """Shorten an array in the table between `pos` and `end` by at least `excess` bytes, unless it would be empty."""
+    at = pos + 4
+    while at < end:
+        tag = at + 1 + header[at]
+        if tag >= end:
+            raise WireError(SYNTAX_ERROR, _MALFORMED)
+        stop = value_end(header, tag, end, dialect)
+        if header[at + 1 : tag] == name and dialect.types[header[tag]] == dialects.ARRAY:
+            first = last = tag + 5
+            while last < stop and (after := value_end(header, last, stop, dialect)) <= stop - excess:
+                last = after
+            if last == first:
+                return header
+            before = _PACK_U32(end - pos - 4 - (stop - last)) + header[pos + 4 : tag + 1]
+            return header[:pos] + before + _PACK_U32(last - first) + header[first:last] + header[stop:]
+        at = stop
+    return header
 
 
 def _without(header: bytes, pos: int, end: int, names: FieldTable, dialect: Dialect) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.client.access import Access
-from leveret.client.engine.amqp09.files import FileConsumerCore, IncomingFiles
+from leveret.client.engine.amqp09.files import MAX_OPEN, FileConsumerCore, IncomingFiles
 from leveret.client.engine.amqp09.messages import IncomingMessages, MessageConsumerCore
 from leveret.client.engine.amqp09.operations import Amqp09Operations
 from leveret.client.engine.amqp09.outgoing import Amqp09Encoder, Amqp09Publish, ContentPublish
@@ -21,10 +21,11 @@ from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.frontend import Procedure, Waiter
 from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.waiters import ErrorOnlyWaiter
-from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
+from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost, protocol_error
 from leveret.client.files import FileContent
 from leveret.client.message import Message
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, ContentMethod, Method
+from leveret.wire.amqp0.constants import RESOURCE_ERROR
 from leveret.wire.amqp0.table_amqp09 import V0_9
 from leveret.wire.amqp0.values import Arguments, FieldMapping
 
@@ -71,7 +72,19 @@ class Amqp09ChannelCore(ChannelCore):
         branch: Identifier of the distributed transaction that was started last; "" for none.
     """
 
-    __slots__ = ("_pinged", "access", "branch", "distributed", "granted", "id", "incoming", "internal", "messages", "rate")
+    __slots__ = (
+        "_pinged",
+        "_pongs",
+        "access",
+        "branch",
+        "distributed",
+        "granted",
+        "id",
+        "incoming",
+        "internal",
+        "messages",
+        "rate",
+    )
 
     def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
         super().__init__(connection, number, confirms, transactional)
@@ -86,6 +99,8 @@ class Amqp09ChannelCore(ChannelCore):
         self.branch = ""
         # Tag of the last publish before the pending ping; 0 if none is pending.
         self._pinged = 0
+        # Number of pongs that the server has not answered.
+        self._pongs = 0
 
     @property
     def batches(self) -> bool:
@@ -98,7 +113,7 @@ class Amqp09ChannelCore(ChannelCore):
 
     def call(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> Waiter:
         if name == "channel.open":
-            self._pinged = 0
+            self._pinged = self._pongs = 0
             on_reply = self._opened
         elif name.startswith("message."):
             return self._send_consume(name, arguments or {}, on_reply, None)
@@ -336,7 +351,9 @@ class Amqp09ChannelCore(ChannelCore):
             # The channel has one window. Make it as large as the sum of its consumers' windows.
             others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
             counts = [one.prefetch for one in (*others, consumer)]
-            self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
+            count = 0 if 0 in counts else min(sum(counts), 0xFFFF)
+            self.allow(count)
+            self.cast("basic.qos", {"prefetch_count": count})
 
     def new_file_consumer(
         self, queue: str, tag: str, prefetch: int, directory: Directory, arguments: FieldMapping | None, **options: bool
@@ -435,6 +452,13 @@ class Amqp09ChannelCore(ChannelCore):
         self.connection.engine.send_content(self.number, "tunnel.request", arguments, header, body)
         return self.ping()
 
+    def refuses(self, count: int, what: str) -> bool:
+        """Close the connection if the server already has MAX_OPEN of something on the channel. Return whether it does."""
+        if count >= MAX_OPEN:
+            self.connection.fail(protocol_error(RESOURCE_ERROR, f"more than {MAX_OPEN} {what} on channel {self.number}"))
+            return True
+        return False
+
     def consumer_of(self, tag: bytes) -> ConsumerCore | None:
         """Return the consumer with that tag, including recently cancelled ones."""
         return self.consumers.get(tag) or self._recently_cancelled.get(tag)
@@ -531,8 +555,14 @@ class Amqp09ChannelCore(ChannelCore):
             handler(self, command)
 
     def _ping_received(self, command: Method) -> None:
+        if self.refuses(self._pongs, "unanswered pongs"):
+            return
+        self._pongs += 1
         self.send("channel.ok")
-        self.ask("channel.pong", None, ("channel.ok",), None, NULL_WAITER)
+        self.ask("channel.pong", None, ("channel.ok",), self._pong_answered, NULL_WAITER)
+
+    def _pong_answered(self, reply: Method, abandoned: bool) -> None:
+        self._pongs -= 1
 
     def _pong_received(self, command: Method) -> None:
         self.send("channel.ok")

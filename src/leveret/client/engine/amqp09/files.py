@@ -15,27 +15,22 @@ from leveret.client.files import FileContent
 from leveret.client.message import Message
 from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
-from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 
 # Bytes up to which a file without a directory is kept in memory.
 MAX_MEMORY_BYTES: Final = 1 << 20
+# Maximum number of files, and of references, that a server may have open on a channel.
+MAX_OPEN: Final = 256
 # Maximum number of partial files per channel to keep for a redelivery, without a directory.
 MAX_PARTIAL_FILES: Final = 64
 
 
 class FileConsumerCore(ConsumerCore):
-    """One `file.consume`. Buffered files are on disk, so they do not count for backpressure."""
+    """One `file.consume`. A large buffered file is on disk, and counts for backpressure as its limit in memory."""
 
     kind: ClassVar[str] = "file"
-
-    def __init__(
-        self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: Arguments, message_class: type[Message]
-    ) -> None:
-        super().__init__(channel, queue, prefetch, arguments, message_class)
-        self._counted = False
 
     def clone(self) -> ConsumerCore:
         return FileConsumerCore(
@@ -55,9 +50,10 @@ class FileConsumerCore(ConsumerCore):
             if not self.channel.recovering:
                 message.reject(requeue=True)
             return
-        self.messages.append(message)
-        if self._waiters.waiting:
-            self._waiters.wake()
+        self._buffer(message)
+
+    def _buffered_size(self, message: Message) -> int:
+        return min(message.size, MAX_MEMORY_BYTES)
 
 
 class Incoming:
@@ -133,6 +129,8 @@ class IncomingFiles:
 
     def open(self, command: Method) -> None:
         """Answer `file.open` with the size received so far."""
+        if self._channel.refuses(len(self._opened) + len(self._delivering), "open files"):
+            return
         identifier, size = command.arguments["identifier"], command.arguments["content_size"]
         staged = 0
         try:

@@ -33,9 +33,7 @@ class MessageConsumerCore(FileConsumerCore):
     def file_received(self, message: FileContent) -> None:
         # Messages that arrive during a cancel are requeued with the others.
         message.settled = self._no_ack
-        self.messages.append(message)
-        if self._waiters.waiting:
-            self._waiters.wake()
+        self._buffer(message)
 
 
 class _PendingReply:
@@ -70,6 +68,8 @@ class IncomingMessages:
         self._pending_replies: deque[_PendingReply] = deque()
         self._gets: dict[str, tuple[Waiter, bool]] = {}
         self._count = 0
+        # Number of transfers to destinations that the channel does not have. They are not answered.
+        self._stray = 0
 
     def lost(self, error: Error) -> None:
         """Keep partial messages for their resumption: the channel is lost."""
@@ -109,24 +109,36 @@ class IncomingMessages:
     def transfer(self, command: Method) -> None:
         """Handle `message.transfer`."""
         arguments = command.arguments
+        destination = arguments["destination"]
+        if destination not in self._gets and self._consumer_of(destination) is None:
+            if self._channel.refuses(self._stray, "messages to unknown destinations"):
+                return
+            self._stray += 1
         self._count += 1
         tag = self._count
-        if not self._is_no_ack(arguments["destination"]):
+        if not self._is_no_ack(destination):
             self._pending_replies.append(_PendingReply(tag))
         kind, content = arguments["body"]
         if kind == 0:
             self._complete(tag, arguments, Incoming("", len(content), io.BytesIO(content), None))
             return
         reference = self._references.get(content.decode("utf-8", "surrogateescape"))
-        if reference is not None:
+        if reference is None:
+            return
+        pending = sum(len(each.transfers) for each in self._references.values())
+        if not self._channel.refuses(pending, "transfers by reference"):
             reference.transfers.append((tag, arguments))
 
     def open(self, command: Method) -> None:
         """Handle `message.open`."""
+        if self._channel.refuses(len(self._references), "open references"):
+            return
         self._references[_text(command.arguments["reference"])] = _Reference(self._channel.incoming.temporary())
 
     def resume(self, command: Method) -> None:
         """Answer `message.resume` with the size received so far."""
+        if self._channel.refuses(len(self._references), "open references"):
+            return
         incoming = self._channel.incoming.find(command.arguments["identifier"], None)
         self._references[_text(command.arguments["reference"])] = _Reference(incoming)
         self._channel.send("message.offset", {"value": incoming.file.tell()})
@@ -151,8 +163,11 @@ class IncomingMessages:
     def _is_no_ack(self, destination: str) -> bool:
         if destination in self._gets:
             return self._gets[destination][1]
-        consumer = self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
+        consumer = self._consumer_of(destination)
         return consumer is not None and bool(consumer.arguments.get("no_ack"))
+
+    def _consumer_of(self, destination: str) -> ConsumerCore | None:
+        return self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
 
     def _complete(self, tag: int, arguments: Arguments, incoming: Incoming) -> None:
         channel = self._channel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
@@ -15,6 +15,9 @@ from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
+
+# A number of messages that is never reached.
+UNLIMITED: Final = 1 << 62
 
 
 class ConsumerCore(BaseConsumerCore):
@@ -32,6 +35,7 @@ class ConsumerCore(BaseConsumerCore):
 
     __slots__ = (
         "_counted",
+        "_limit",
         "_message_class",
         "_no_ack",
         "_waiters",
@@ -64,10 +68,30 @@ class ConsumerCore(BaseConsumerCore):
         self._no_ack = bool(arguments.get("no_ack"))
         # Without a prefetch limit, buffered bytes count for the connection's backpressure.
         self._counted = prefetch == 0 or self._no_ack
+        # Number of messages that the application has not taken above which the limits of the channel are checked.
+        self._limit = UNLIMITED if self._counted else prefetch
         self._message_class = message_class
 
     def count_bytes(self) -> None:
-        self._counted = True
+        if not self._counted:
+            self._counted = True
+            for message in self.messages:
+                self.channel.connection.add_buffered(self._buffered_size(message))
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the server must not deliver more than the prefetch limits allow."""
+        return self._limit < UNLIMITED
+
+    def unlimit(self) -> None:
+        """Limit the bytes of buffered messages instead of their number."""
+        self._limit = UNLIMITED
+        self.count_bytes()
+
+    def acked_up_to(self, tag: int) -> None:
+        """Handle an acknowledgement of all messages up to a tag; 0 is all. It may cover some that are still buffered."""
+        if self.messages and (not tag or self.messages[0].delivery_tag <= tag) and self.is_limited:
+            self.unlimit()
 
     @property
     def key(self) -> bytes:
@@ -94,11 +118,20 @@ class ConsumerCore(BaseConsumerCore):
         """Buffer a delivery for the application."""
         if (self.cancelling or self.channel.recovering) and self._unwanted(command):
             return
-        self.messages.append(self._message_class(self.channel, command, self._no_ack))
+        self._buffer(self._message_class(self.channel, command, self._no_ack))
+
+    def _buffer(self, message: Message) -> None:
+        self.messages.append(message)
         if self._counted:
-            self.channel.connection.add_buffered(command.size)
+            self.channel.connection.add_buffered(self._buffered_size(message))
+        if len(self.messages) > self._limit:
+            self.channel.check_limits(self)
         if self._waiters.waiting:
             self._waiters.wake()
+
+    def _buffered_size(self, message: Message) -> int:
+        """Return the bytes of memory that a buffered message takes."""
+        return message.size
 
     def _unwanted(self, command: Deliver) -> bool:
         """Return whether to withhold a delivery from the application. Requeues it if it would be lost otherwise.
@@ -115,7 +148,7 @@ class ConsumerCore(BaseConsumerCore):
         """Return the next message. Raises IndexError if there is none."""
         message = self.messages.popleft()
         if self._counted:
-            self.channel.connection.remove_buffered(message.size)
+            self.channel.connection.remove_buffered(self._buffered_size(message))
         return message
 
     def message_waiter(self) -> Waiter:
@@ -128,7 +161,7 @@ class ConsumerCore(BaseConsumerCore):
         self.messages.clear()
         if self._counted:
             for message in forgotten:
-                self.channel.connection.remove_buffered(message.size)
+                self.channel.connection.remove_buffered(self._buffered_size(message))
         return forgotten
 
     def lost(self) -> None:

@@ -29,6 +29,10 @@ CLOSED: Final = 5
 # Bytes of buffered messages without a prefetch limit at which reading pauses, and below which it resumes.
 BUFFER_HIGH: Final = 32 << 20
 BUFFER_LOW: Final = 8 << 20
+# Bytes of buffered messages without a prefetch limit at which reading pauses even while a caller waits for the server.
+BUFFER_MAX: Final = 256 << 20
+# Bytes by which output may grow while the socket is full; then reading pauses until the server has read.
+OUTPUT_MAX: Final = 4 << 20
 # Memory overhead of a buffered message in bytes.
 MESSAGE_OVERHEAD: Final = 512
 
@@ -57,7 +61,7 @@ class BaseConnectionCore(ABC):
         blocked: The server's reason for blocking publishers; "" if they are not blocked.
         last_error: Cause of the loss of the last socket, or of the close.
         close_error: Cause of a permanent close; None if the connection is open or the application closed it.
-        paused: Reading is paused because too many messages are buffered.
+        paused: Reading is paused because too many messages, or too much output, are buffered.
         tracing: Propagation of the trace context; None if it is off.
         locked_attempts: Consecutive recoveries that failed because the server still locked an exclusive queue.
     """
@@ -77,7 +81,12 @@ class BaseConnectionCore(ABC):
         self.tracing = new_tracing(parameters.tracing)
         self._ready = Waiters(frontend)
         self._socket_full = False
+        # Bytes of output when the socket became full, and whether it has grown by OUTPUT_MAX since.
+        self._full_at = 0
+        self._output_stalled = False
         self._buffered = 0
+        # Bytes of buffered messages below which paused reading resumes.
+        self._resume_below = BUFFER_LOW
         self.paused = False
         # Waiters for the next methods of the connection itself, in order.
         self._awaited: deque[Waiter] = deque()
@@ -153,7 +162,7 @@ class BaseConnectionCore(ABC):
         self.generation += 1
         self.state = OPENING
         self.blocked = ""
-        self.paused = self._socket_full = False
+        self.paused = self._socket_full = self._output_stalled = False
 
     def ready(self) -> None:
         """Complete the recovery: publishes and calls resume. Raises the error of a socket that was lost meanwhile."""
@@ -262,10 +271,20 @@ class BaseConnectionCore(ABC):
 
     # Flow control
 
-    def set_socket_full(self, full: bool) -> None:
-        """Set whether the write buffer of the socket is full."""
+    def set_socket_full(self, full: bool, pending: int = 0) -> None:
+        """Set whether the write buffer of the socket is full; `pending` is the number of bytes in it."""
         self._socket_full = full
+        self._full_at = pending
         self._update_flow()
+        if not full and self._output_stalled:
+            self._output_stalled = False
+            self._resume()
+
+    def check_output(self, pending: int) -> None:
+        """Pause reading if the output of a full socket has grown too much: the server does not read the replies to it."""
+        if pending - self._full_at > OUTPUT_MAX and not self._output_stalled and self.state == OPENED:
+            self._output_stalled = True
+            self._pause()
 
     @property
     def socket_is_full(self) -> bool:
@@ -284,14 +303,18 @@ class BaseConnectionCore(ABC):
     def remove_buffered(self, size: int) -> None:
         """Subtract a message that the application has taken."""
         self._buffered -= size + MESSAGE_OVERHEAD
-        if self.paused and self._buffered < BUFFER_LOW:
+        if self.paused and self._buffered < self._resume_below and not self._output_stalled:
             self._resume()
 
     def _check_buffer(self) -> None:
         """Pause reading if too much is buffered."""
-        if self._buffered > BUFFER_HIGH and not self.paused and not self._expecting():
-            self.paused = True
-            self.frontend.pause_reading()
+        if self._buffered > BUFFER_HIGH and self.state == OPENED:
+            if self._buffered > BUFFER_MAX:
+                self._resume_below = BUFFER_MAX - BUFFER_LOW
+                self._pause()
+            elif not self.paused and not self._expecting():
+                self._resume_below = BUFFER_LOW
+                self._pause()
 
     def _expecting(self) -> bool:
         """Return whether a caller waits for the server. Its reply follows messages that must be read first."""
@@ -299,8 +322,17 @@ class BaseConnectionCore(ABC):
 
     def ensure_reading(self) -> None:
         """Resume reading, because a caller waits for the server."""
-        if self.paused:
+        if self.paused and not self.stalled:
             self._resume()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether reading is paused even for callers that wait for the server."""
+        return self.paused and (self._output_stalled or self._buffered > BUFFER_MAX)
+
+    def _pause(self) -> None:
+        self.paused = True
+        self.frontend.pause_reading()
 
     def _resume(self) -> None:
         self.paused = False

@@ -35,7 +35,7 @@ from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.amqp091.methods import basic as basic091
-from leveret.protocols.amqp091.methods.basic import MAX_TAKEN_BACK
+from leveret.protocols.amqp091.methods.basic import MAX_TAKEN_BACK, TAKEN_BACK_SHIFT
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
 from leveret.wire.amqp0.values import Arguments
 
@@ -235,8 +235,8 @@ class _Get(Waiting):
                 break
             except Undelivered as undelivered:
                 queue.take_back(undelivered, channel.scope)
+                taken_back += 1 + (len(entry.message.header) >> TAKEN_BACK_SHIFT)
                 entry = None
-                taken_back += 1
         if entry is None:
             if taken_back < MAX_TAKEN_BACK and queue.paging.must_load(MESSAGE, channel.scope):
                 return False

@@ -39,7 +39,9 @@ from leveret.protocols.convert import to_amqp0
 MAX_COUNTED: int = 100_000  # not Final: tests lower it
 COUNTED_SHIFT: Final = 4
 # Maximum number of messages with headers that exceed a frame which one basic.get passes before it finds the queue empty.
+# Every 8 KiB of a header count as another one.
 MAX_TAKEN_BACK: Final = 16
+TAKEN_BACK_SHIFT: Final = 13
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
@@ -250,7 +252,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
             break
         queue.take_back(Undelivered(entry, content.too_long(entry, header, limit)), scope)
         entry = None
-        taken_back += 1
+        taken_back += 1 + (len(header) >> TAKEN_BACK_SHIFT)
     if entry is None:
         if taken_back < MAX_TAKEN_BACK and not queue.deleted and queue.paging.must_load(kind, scope):
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.engine.amqp10.conditions import publish_error, session_error
+from leveret.client.engine.amqp10.conditions import protocol_error, publish_error, session_error
 from leveret.client.engine.amqp10.link.link import NO_HANDLE, Link
 from leveret.client.engine.amqp10.link.outgoing import Transfer
 from leveret.client.engine.common.frontend import Waiter
@@ -217,6 +217,10 @@ class WireSession:
         is_receiver = frame.role == constants.ROLE_SENDER
         for link in self._links.values():
             if link.name == frame.name and link.is_receiver == is_receiver:
+                if link in self._remote_links.values():
+                    text = f"a second attach of link '{link.name}'"
+                    self.connection.fail(protocol_error(constants.NOT_ALLOWED, text))
+                    return
                 self._remote_links[frame.handle] = link
                 link.attach_received(frame)
                 return
