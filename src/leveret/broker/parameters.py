@@ -202,9 +202,9 @@ class Parameters:
             self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
         return marked
 
-    def setters(self, component: str) -> set[str]:
-        """Return the users who set parameters of a component."""
-        return {setter.user for (known, _), setter in self._setters.items() if known == component and setter.user}
+    def setters(self, component: str) -> Iterator[str]:
+        """Yield the name of the user who set each parameter of a component, unless it was an operator or is unknown."""
+        return (setter.user for (known, _), setter in self._setters.items() if known == component and setter.user)
 
     def items(self) -> Iterator[tuple[str, str, Value]]:
         """Yield the component, the name and the value of each parameter, operator policies included."""
