@@ -76,8 +76,9 @@ class Silence:
         pause  seconds since the answer to the one before
         """
         self._looks += 1
-        # In a longer pause, this process did not run, and perhaps the owner did not.
-        self._watched += min(pause, 2 * self._interval)
+        # Of a longer pause between two looks, this process did not run, and perhaps the owner did not. A slow look counts:
+        # `is_over` gives the owner more than that.
+        self._watched += took + min(pause - took, 2 * self._interval)
         if took > self._interval:
             self._slowest = max(self._slowest, took)
 
