@@ -155,6 +155,7 @@ class NodeShard(Shard):
         """Start a process that claims it, at the server that has the row."""
         self.observed = replace(row.state(), server=server)
         self._claimed_at = time.monotonic()
+        self.has_lost = False
         self._set_state(STARTING)
         self._process.start(self._next_settings, self._descriptors, self._be_born(), restart=False)
 
