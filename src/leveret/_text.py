@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+_MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
 _OFFSET: Final = re.compile(r"(.*?)(?: \(byte (\d+)\))?")
 _EXPECTING: Final = re.compile(r"^Expecting\b")
 _AT: Final = re.compile(r"(?: starting)? at$")
@@ -41,6 +42,11 @@ def read_json(content: bytes | str) -> Any:
         raise ValueError("objects and lists are nested too deeply") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ValueError(_explained(text, str(error))) from None
+
+
+def field_error(error: msgspec.ValidationError | str) -> str:
+    """Return why an object is not of a type, from the message of msgspec, in the words of the other messages."""
+    return _MISSING.sub(r"the field '\1' is missing", str(error))
 
 
 def _explained(text: str, problem: str) -> str:

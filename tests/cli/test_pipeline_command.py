@@ -96,7 +96,7 @@ def refused(tmp_path: Path, text: str) -> str:
             '[flows.orders]\nkind = "enrch"',
             ":8: flows.orders.kind is 'enrch'; expected one of flow, archive, traffic, enrich, scrub",
         ),
-        ('name = "shop"', "", ": the pipeline is invalid: object missing required field `name`"),
+        ('name = "shop"', "", ": the pipeline is invalid: the field 'name' is missing"),
         ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
     ],
     ids=[

@@ -59,7 +59,7 @@ def test_unknown_calls_are_refused_with_those_that_exist(harness: Harness) -> No
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("queues.delete", {}, "missing required field `name`"),
+        ("queues.delete", {}, "the field 'name' is missing"),
         ("queues.delete", {"name": 1}, "Expected `str`"),
         ("queues.list", {"vhost": "nowhere"}, "vhost 'nowhere' does not exist"),
         ("users.add", {"name": "a", "tags": "x"}, "array"),

@@ -73,7 +73,7 @@ def test_users_may_not_do_what_operators_may(harness: Harness, name: str) -> Non
     [
         ({"queue": "q", "more": 1}, r"queue\.describe: .*unknown field `more`; expected queue"),
         ({"queue": 5}, r"queue\.describe: Expected `str`, got `int` - at `\$\.queue`"),
-        ({}, r"queue\.describe: .*missing required field `queue`"),
+        ({}, r"queue\.describe: .*the field 'queue' is missing"),
     ],
 )
 def test_a_wrong_request_is_refused_with_the_field(fields: dict[str, object], says: str) -> None:

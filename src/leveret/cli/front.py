@@ -104,6 +104,7 @@ class FrontServing(Serving):
             await load_definitions(composition.config.management.load_definitions, self._control.call)
         composition.warn_about_vhosts({name for shard in shards.all for name in shard.vhosts})
         await composition.listen(self._ports)
+        self._open_http()
         shards.note_listeners(list(composition.listeners))
         await self._start_control(control)
 

@@ -52,7 +52,7 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT. SIGHUP reloads certificates, users, vhosts and limits."""
     from leveret.broker.errors import StorageFailed
-    from leveret.config import ConfigError, load_config
+    from leveret.config import ConfigError, trace_config
     from leveret.node.choices import CHOICES
     from leveret.node.errors import StartFailed
     from leveret.security.tls import TlsError
@@ -65,9 +65,9 @@ def serve(
         flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
     path = config_file(config_path)
     try:
-        config = load_config(path, flags=flags, choices=CHOICES)
+        config, sources = trace_config(path, flags=flags, choices=CHOICES)
         make_serving = _serving_class(config)
-        code = make_serving(config, path, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()
+        code = make_serving(config, path, flags, ready_file, Salvage(accept_missing, drop_damaged), sources).run()
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         raise Failed(str(error)) from None
     if code:

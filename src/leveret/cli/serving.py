@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, cluster_settings, configured_ports, make_data_directory, tls_settings
-from leveret.node.errors import StartFailed
+from leveret.node.errors import HttpUnavailable
 from leveret.node.http_endpoint import HttpEndpoint
 from leveret.node.loading import executor, load_definitions
 from leveret.node.part import Part
@@ -63,6 +63,7 @@ class Serving(Running):
         flags: As for `load_config`.
         ready_file: The file to write when the broker is ready.
         salvage: As for `Composition`; applies only to the first start, not to a reopened store.
+        configured: The full names of the settings that are not defaults.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Serving(Running):
         flags: Sequence[tuple[str, str]],
         ready_file: Path | None,
         salvage: Salvage = NOTHING_LOST,
+        configured: Container[str] = (),
     ) -> None:
         super().__init__(config)
+        self._configured = configured
         self._path = path
         self._config_name = str(path) if path is not None else "the configuration"
         self._flags = flags
@@ -115,7 +118,7 @@ class Serving(Running):
             self._telemetry = TelemetryProcess(self._config, self._control_path)
         self._telemetry.trace(composition.services.broker)
         if self._http is None:
-            self._http = HttpProcess(self._http_endpoint())
+            self._http = HttpProcess(HttpEndpoint(self._config, self._config.server.data_path, self._configured))
         self._remove_ready_file()
         return composition
 
@@ -186,14 +189,15 @@ class Serving(Running):
     def _make_control(self, composition: Composition) -> ControlServer:
         return ControlServer(composition.admin, self._control_path)
 
-    def _http_endpoint(self) -> HttpEndpoint:
-        """Return the endpoint of the HTTP API, without listeners if its ports cannot be opened."""
-        endpoint = HttpEndpoint(self._config, self._config.server.data_path)
+    def _open_http(self) -> None:
+        """Open the ports of the HTTP API and the metrics, at the first start. Raises `StartFailed`."""
+        assert self._http is not None
+        if self._announced:
+            return
         try:
-            endpoint.listen()
-        except StartFailed as error:
+            self._http.endpoint.listen()
+        except HttpUnavailable as error:
             logger.error("%s", error)  # messages matter more than their management
-        return endpoint
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
@@ -202,6 +206,7 @@ class Serving(Running):
         if not self._announced:
             await load_definitions(composition.config.management.load_definitions, executor(composition.admin))
         await composition.listen(self._ports)
+        self._open_http()
         await self._start_control(control)
 
     async def _finish(self, composition: Composition, control: ControlServer) -> None:

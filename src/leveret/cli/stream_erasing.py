@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from leveret._text import read_json
 from leveret.cli.failed import Failed
 from leveret.cli.output import Item, StatusLine, show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
@@ -121,7 +122,7 @@ def _rules(
 
 def _read(path: Path) -> list[Item]:
     try:
-        rules = json.loads(path.read_text("utf-8"))
+        rules = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--rules {path}: {error}") from None
     if not isinstance(rules, list) or not rules or not all(isinstance(rule, dict) for rule in rules):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from leveret._text import field_error
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.parameters import UNKNOWN
 from leveret.security.roles import (
@@ -141,7 +142,7 @@ def _parse(value: object) -> dict[str, list[Grant]]:
         return msgspec.convert(value, dict[str, list[Grant]])
     except msgspec.ValidationError as error:
         raise PreconditionFailed(
-            f"global parameter '{PARAMETER}': {error}; expected an object with a list of grants by user,"
+            f"global parameter '{PARAMETER}': {field_error(error)}; expected an object with a list of grants by user,"
             " each with role, vhosts and names"
         ) from None
 

@@ -7,6 +7,10 @@ class StartFailed(Exception):
     """The broker could not be started. The message names the cause and the setting to change."""
 
 
+class HttpUnavailable(StartFailed):
+    """The HTTP API cannot be served with this installation or these settings. `leveret serve` starts without it."""
+
+
 class CallRefused(Exception):
     """The broker refused a call without changing anything.
 

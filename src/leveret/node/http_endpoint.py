@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import logging
 import socket
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,17 +17,21 @@ from leveret.config import Config, WebhookConfig
 from leveret.management.http.masks import Masks
 from leveret.management.http.settings import HttpSettings, OAuthClient
 from leveret.management.socket_path import CONTROL_SOCKET
-from leveret.node.errors import StartFailed
+from leveret.node.errors import HttpUnavailable, StartFailed
 from leveret.node.listening import addresses_of, bracketed
 
 _REQUIRED: Final = ("aiosmtplib", "asn1crypto", "h11", "httpcore", "prometheus_client", "starlette", "uvicorn")
 _BACKLOG: Final = 128
+# Ports that are tried instead of a default port that is in use.
+_MAX_PORTS: Final = 100
 # The file of the long history.
 _HISTORY: Final = "history.sqlite"
 # The file of alerts that wait for a webhook.
 _OUTBOX: Final = "webhooks.sqlite"
 # The file of alerts that wait for a mail.
 _MAILS: Final = "mails.sqlite"
+
+logger = logging.getLogger("leveret.serve")
 
 
 class HttpEndpoint:
@@ -33,14 +40,19 @@ class HttpEndpoint:
     Args:
         config: The configuration of the broker.
         directory: The directory of the control socket and of the long history.
+        configured: The full names of the settings that the user has set. If the default port of a listener is in use, and
+            its port is not among them, the next free port is used.
 
     Attributes:
         listeners: The addresses of the API, as URLs. Empty if there is none.
         metrics_listeners: The addresses of the metrics, as URLs. Empty if there are none.
     """
 
-    def __init__(self, config: Config, directory: Path) -> None:
+    def __init__(
+        self, config: Config, directory: Path, configured: Container[str] = ("management.port", "management.metrics_port")
+    ) -> None:
         self._config = config
+        self._configured = configured
         self._directory = directory
         self._sockets: list[socket.socket] = []
         self._metrics_sockets: list[socket.socket] = []
@@ -48,31 +60,48 @@ class HttpEndpoint:
         self.metrics_listeners: list[str] = []
 
     def listen(self) -> None:
-        """Open the sockets, if the API is enabled. Raises `StartFailed` if that fails, or if a setting is invalid."""
+        """Open the sockets, if the API is enabled.
+
+        Raises:
+            HttpUnavailable: A package is missing, or a setting is invalid.
+            StartFailed: An address cannot be listened on.
+        """
         management = self._config.management
         if not management.enabled:
             return
         missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
         if missing:
-            raise StartFailed(f"no HTTP API: {', '.join(missing)} not installed ({installation('management')})")
+            raise HttpUnavailable(f"no HTTP API: {', '.join(missing)} not installed ({installation('management')})")
         try:
             Masks(management.mask)
         except ValueError as error:
-            raise StartFailed(f"no HTTP API: 'management.mask' has an {error}") from None
+            raise HttpUnavailable(f"no HTTP API: 'management.mask' has an {error}") from None
         self._sockets = self._open("HTTP API", "port", management.port)
         self.listeners = self._urls(self._sockets, f"{management.path_prefix}/")
         if management.metrics_enabled:
-            self._metrics_sockets = self._open("metrics", "metrics_port", management.metrics_port)
+            self._metrics_sockets = self._open("listener of the metrics", "metrics_port", management.metrics_port)
             self.metrics_listeners = self._urls(self._metrics_sockets, "/metrics")
 
     def _open(self, what: str, setting: str, port: int) -> list[socket.socket]:
-        try:
-            return _listen(self._config.management.host, port)
-        except (OSError, StartFailed) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise StartFailed(
-                f"no {what}: cannot listen on port {port}: {text}; change 'management.host' or 'management.{setting}'"
-            ) from None
+        host = self._config.management.host
+        # A port that the system picks may be in use on another address of the host.
+        step, tries = (
+            (0, _MAX_PORTS) if port == 0 else (1, 1 if f"management.{setting}" in self._configured else _MAX_PORTS)
+        )
+        for number in range(tries):
+            try:
+                opened = _listen(host, port + number * step)
+            except (OSError, StartFailed) as error:
+                if isinstance(error, OSError) and error.errno == errno.EADDRINUSE and number < tries - 1:
+                    continue
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+                raise StartFailed(
+                    f"the {what} cannot listen on port {port}: {reason}; change 'management.host' or 'management.{setting}'"
+                ) from None
+            if number * step:
+                logger.warning("port %d is in use; the %s listens on port %d", port, what, port + number)
+            return opened
+        raise AssertionError
 
     def _urls(self, sockets: list[socket.socket], path: str) -> list[str]:
         scheme = "https" if self._config.management.tls_cert is not None else "http"
@@ -190,6 +219,10 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         try:
             opened.append(_bind(family, address, opened[0].getsockname()[1] if opened else port))
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                for listener in opened:
+                    listener.close()
+                raise
             failure = error
     if not opened:
         assert failure is not None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Final
 
+from leveret._text import decode_text, read_json
 from leveret.segments.typed_json import Document
 
 # The catalog's name, which SQLite catalogs store in each row.
@@ -40,8 +40,8 @@ def read_properties(path: Path) -> dict[str, str]:
         ValueError: The file cannot be read, or a value is not a string, a number or a boolean.
     """
     try:
-        text = path.read_text("utf-8")
-        found: Document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = decode_text(path.read_bytes())
+        found: Document = read_json(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):

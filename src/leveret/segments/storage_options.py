@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from leveret._text import decode_text, read_json
 
 
 def read_options(path: str) -> dict[str, Any]:
@@ -15,8 +16,8 @@ def read_options(path: str) -> dict[str, Any]:
         OSError: The file cannot be read.
         ValueError: It is not TOML or JSON, or not a table.
     """
-    text = Path(path).read_text("utf-8")
-    found: object = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+    text = decode_text(Path(path).read_bytes())
+    found: object = read_json(text) if path.endswith(".json") else tomllib.loads(text)
     if not isinstance(found, dict):
         raise ValueError("it is not a single table")
     return found

@@ -276,7 +276,7 @@ def test_an_alert_is_raised_and_cleared(api: HttpBroker, queue: str) -> None:
 def test_rules_that_are_refused(api: HttpBroker) -> None:
     for rule, reason in (
         ({"kind": "phase"}, "Invalid enum value 'phase'"),
-        ({}, "missing required field `kind`"),
+        ({}, "the field 'kind' is missing"),
         ({"kind": "depth", "pattern": "("}, "regular expression"),
         ({"kind": "depth", "threshold": -1}, "threshold"),
         ({"kind": "depth", "threshold": "many"}, "threshold"),

@@ -198,7 +198,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("queues", {"vhost": "missing", "name": "y"}, "vhost 'missing' does not exist, and the file does not have it"),
     ("queues", 7, "expected an object"),
     ("exchanges", {"vhost": "/", "name": "y", "type": "none"}, "unknown exchange type 'none'"),
-    ("exchanges", {"vhost": "/", "name": "y"}, "missing required field `type`"),
+    ("exchanges", {"vhost": "/", "name": "y"}, "the field 'type' is missing"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "(?<=a)b", "definition": {"max-length": 1}}, "pattern '(?<=a)b'"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"none": 1}}, "key 'none' is unknown"),
     ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"max-length": "x"}}, "max-length"),
@@ -210,7 +210,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("users", {"name": "y", "tags": 7}, "Expected `str | array | null`, got `int` - at `$.tags`"),
     ("users", {"name": "y", "limits": {"max-connections": "2"}}, "invalid limit 'max-connections'"),
     ("vhosts", {"name": "y", "default_queue_type": "none"}, "unknown queue type 'none'"),
-    ("global_parameters", {"name": "y"}, "missing required field `value`"),
+    ("global_parameters", {"name": "y"}, "the field 'value' is missing"),
     ("bindings", {"vhost": "/", "source": "x", "destination": "y", "destination_type": "none"}, "destination_type"),
 ]  # fmt: skip
 
@@ -235,7 +235,8 @@ def test_a_refused_object_does_not_prevent_the_others(broker: HttpBroker, sectio
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"{", "invalid JSON"),
+        (b'{\n"a" 1}', "invalid JSON: line 2, column 5: expected ':' delimiter"),
+        ('{\n"a" 1}'.encode("utf-16"), "invalid JSON: line 2, column 5"),
         (b"[]", "expected a JSON object, received a list"),
         (b'"{}"', "expected a JSON object, received a string"),
         (b'{"queues": {}}', "'queues' is an object; expected a list"),

@@ -10,11 +10,16 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from leveret import sync
+from leveret.config import combine_config
+from leveret.node.errors import StartFailed
+from leveret.node.http_endpoint import HttpEndpoint
 from tests.management.http.client import HttpBroker
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config
@@ -95,12 +100,53 @@ def test_a_path_prefix(tmp_path: Path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/api/whoami")
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "what"), [("port", "HTTP API"), ("metrics_port", "listener of the metrics")], ids=["http", "metrics"]
+)
+def test_a_configured_port_in_use_stops_the_start(tmp_path: Path, setting: str, what: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with make(tmp_path, host="127.0.0.1", port=str(port)).start() as process:
-            process.wait_for_log(f"no HTTP API: cannot listen on port {port}: Address already in use")
-            assert json.loads((tmp_path / "ready.json").read_text())["management"] == []
+        with pytest.raises(RuntimeError, match=r"exit code 1") as failed:
+            make(tmp_path, host="127.0.0.1", **{setting: str(port)}).start()
+    reason = f"the {what} cannot listen on port {port}: Address already in use"
+    assert f"{reason}; change 'management.host' or 'management.{setting}'" in str(failed.value)
+    assert not (tmp_path / "ready.json").exists()
+
+
+def test_a_default_port_in_use_is_replaced_by_the_next_free_one(tmp_path: Path) -> None:
+    """On one address only: the listener has the same port on all addresses of its host."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for number in (port, 65500):
+            config = combine_config(("test", {"management": {"port": number, "metrics_port": port}}))
+            endpoint = HttpEndpoint(config, tmp_path, ("management.port",) if number == port else ())
+            if number == port:
+                with pytest.raises(StartFailed, match=f"the HTTP API cannot listen on port {port}"):
+                    endpoint.listen()
+            else:
+                endpoint.listen()
+                [found] = {urlsplit(url).port for url in endpoint.metrics_listeners}
+                assert found is not None and found > port
+            endpoint.close()
+
+
+def test_the_start_shows_the_ports_that_replace_default_ports(tmp_path: Path) -> None:
+    defaults = (15672, 15692)
+    with ExitStack() as stack:
+        for port in defaults:
+            with suppress(OSError):  # another program has it
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        process = make(tmp_path)
+        del process.environment["LEVERET_MANAGEMENT__PORT"], process.defaults["LEVERET_MANAGEMENT__METRICS_PORT"]
+        with process.start():
+            ready = json.loads((tmp_path / "ready.json").read_text())
+            log = process.log()
+            for urls, heading, default in zip(
+                (ready["management"], ready["metrics"]), ("HTTP API", "metrics"), defaults, strict=True
+            ):
+                assert urls and all(urlsplit(url).port != default for url in urls)
+                assert f"  {heading:<10}  {', '.join(urls)}" in log
+                assert f"port {default} is in use; the " in log
 
 
 def test_the_default_user(tmp_path: Path) -> None:

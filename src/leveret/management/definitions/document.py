@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
+from leveret._text import decode_text, read_json
 from leveret.management.definitions.conversation import Row
 from leveret.management.definitions.sections import PERMISSIONS, SECTIONS, USERS
 
 CLUSTER: Final = "cluster"
 SINGLE_VHOST: Final = "single_virtual_host"
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class InvalidDocument(Exception):
@@ -76,12 +74,12 @@ def read_document(content: bytes, vhost: str | None) -> Document:
     Raises:
         InvalidDocument: The file is not JSON, a section is not a list, or the file is of a single vhost.
     """
-    content = content.removeprefix(_BYTE_ORDER_MARK)
-    if not content.strip():
-        return Document()
     try:
-        found = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = decode_text(content)
+        if not text.strip():
+            return Document()
+        found = read_json(text)
+    except ValueError as error:
         raise InvalidDocument(f"invalid JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidDocument(f"expected a JSON object, received {_kind(found)}")

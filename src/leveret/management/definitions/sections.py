@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from leveret._text import field_error
 from leveret.management.definitions import items
 from leveret.management.definitions.conversation import Call, Row
 from leveret.security.passwords import ARGON2ID, RABBITMQ_SHA256
@@ -141,7 +142,7 @@ class Section(Generic[ItemT]):
         try:
             found = msgspec.convert(item, self.item)
         except msgspec.ValidationError as error:
-            raise Refused(str(error)) from None
+            raise Refused(field_error(error)) from None
         if self.in_vhost and getattr(found, "vhost", None) is None:
             raise Refused("the key 'vhost' is missing; import a file of a single vhost into that vhost")
         return self.entry_of_item(found)

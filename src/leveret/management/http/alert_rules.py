@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from leveret._text import field_error
 from leveret.management.http import global_parameters
 from leveret.management.http.alerts import MAX_RULES, Rule
 from leveret.management.http.errors import bad_request
@@ -72,7 +73,7 @@ async def put_rule(request: Request) -> Answer:
     try:
         rule = msgspec.convert(request.body(), Rule)
     except msgspec.ValidationError as error:
-        raise bad_request(f"invalid rule: {error}") from None
+        raise bad_request(f"invalid rule: {field_error(error)}") from None
     try:
         rule.compiled()
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from leveret._text import field_error
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, bad_request
 from leveret.management.http.global_parameters import MARK as PREFIX
@@ -55,7 +56,7 @@ async def put(request: Request) -> Answer:
     try:
         at = msgspec.convert(request.body(), Mark).time
     except msgspec.ValidationError as error:
-        raise bad_request(f"invalid mark: {error}") from None
+        raise bad_request(f"invalid mark: {field_error(error)}") from None
     value = {"time": int(1000 * time.time()) if at is None else at, "user": request.identity.name}
     stored = await request.change("global_parameters.set", {"name": PREFIX + name, "value": value})
     for surplus in _surplus(await request.control.call("global_parameters.list", {"prefix": PREFIX}), name):

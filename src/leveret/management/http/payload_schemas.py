@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from leveret._text import field_error
 from leveret.management.decoding import framing
 from leveret.management.decoding.jobs import Decoded, Format, Framing, Job, Row
 from leveret.management.http import global_parameters
@@ -172,7 +173,7 @@ async def put(request: Request) -> Answer:
     try:
         schema = msgspec.convert(request.body(), PayloadSchema)
     except msgspec.ValidationError as error:
-        raise bad_request(f"invalid schema: {error}") from None
+        raise bad_request(f"invalid schema: {field_error(error)}") from None
     for pattern in (schema.queue, schema.exchange):
         try:
             Pattern(pattern)
@@ -195,7 +196,7 @@ async def decode(request: Request) -> Answer:
     try:
         payload = msgspec.convert(request.body(), Payload)
     except msgspec.ValidationError as error:
-        raise bad_request(f"invalid payload: {error}") from None
+        raise bad_request(f"invalid payload: {field_error(error)}") from None
     if len(payload.payload) > MAX_PAYLOAD:
         raise bad_request(f"the payload has {len(payload.payload)} bytes; expected at most {MAX_PAYLOAD}")
     schemas = {name: schema for name, schema in (await _visible(request)).items() if schema.vhost in (None, payload.vhost)}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
 
 import msgspec
 
+from leveret._text import field_error
 from leveret.broker.errors import AccessRefused, BrokerError
 from leveret.broker.parameters import OPERATOR as SET_BY_OPERATOR
 from leveret.broker.parameters import UNKNOWN, Setter
@@ -362,7 +363,7 @@ def read(name: str, request: type[Q], fields: object) -> Q:
     try:
         return msgspec.convert(fields, request)
     except msgspec.ValidationError as error:
-        text = f"{name}: {error}"
+        text = f"{name}: {field_error(error)}"
         if str(error).startswith(UNKNOWN_FIELD):
             known = ", ".join(request.__struct_encode_fields__)
             text += f"; expected {known}" if known else "; expected no fields"

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from leveret._text import field_error
 from leveret.segments.typed_json import Document
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.checks import check_flow
@@ -96,7 +97,7 @@ class _Parser:
         try:
             return msgspec.convert(value, type)
         except msgspec.ValidationError as error:
-            raise self._conversion_error(str(error), type, at, value) from None
+            raise self._conversion_error(field_error(error), type, at, value) from None
 
     def _conversion_error(self, message: str, type: type[msgspec.Struct], at: _Path, value: Document) -> PipelineError:
         place = _AT_PATH.search(message)

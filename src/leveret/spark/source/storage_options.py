@@ -6,9 +6,9 @@ defines, or from a file on the driver and every worker; plans, checkpoints and p
 
 from __future__ import annotations
 
-import json
 import tomllib
 
+from leveret._text import decode_text, read_json
 from leveret.segments.typed_json import Document
 from leveret.spark.errors import OptionError
 
@@ -22,9 +22,9 @@ def storage_options(path: str | None) -> dict[str, Document] | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+        with open(path, "rb") as file:
+            text = decode_text(file.read())
+        found = read_json(text) if path.endswith(".json") else tomllib.loads(text)
     except OSError as error:
         raise _unusable(path, f"cannot be read ({error.strerror})") from None
     except ValueError:
