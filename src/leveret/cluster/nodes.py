@@ -155,7 +155,6 @@ class NodeShard(Shard):
         """Start a process that claims it, at the server that has the row."""
         self.observed = replace(row.state(), server=server)
         self._claimed_at = time.monotonic()
-        self.has_lost = False
         self._set_state(STARTING)
         self._process.start(self._next_settings, self._descriptors, self._be_born(), restart=False)
 
@@ -233,7 +232,7 @@ class NodeShard(Shard):
             self._set_state(READY)
 
     def _is_claimed(self, row: OwnerRow, own: str, later: int = 0) -> bool:
-        """Return whether another node has claimed the shard since this one began to, and how many claims later at least."""
+        """Return whether another node has claimed the shard since this one decided to, after some more claims."""
         return self.observed is not None and row.node not in (None, own) and row.epoch > self.observed.epoch + later
 
     def _is_taken_over(self, row: OwnerRow, own: str) -> bool:
