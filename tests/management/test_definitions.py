@@ -7,6 +7,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -27,6 +29,7 @@ from leveret.broker.arguments import (
     TEXT as A_TEXT,
 )
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.registry import TYPES as EXCHANGE_TYPES
 from leveret.broker.exchanges.registry import make_exchange
 from leveret.broker.exchanges.routing_types import ROUTING_TYPES
@@ -34,14 +37,19 @@ from leveret.broker.parameters import OPERATOR, SHOVEL, UNKNOWN, ParameterWatch,
 from leveret.broker.queues.deduplication_settings import exchange_deduplication
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, parse_queue_arguments
 from leveret.broker.queues.registry import TYPES as QUEUE_TYPES
+from leveret.broker.values import FieldTable, Float32, Int16, UInt32
 from leveret.management.definitions.conversation import Conversation, T, conduct
 from leveret.management.definitions.document import Origin, read_document
 from leveret.management.definitions.exporting import export
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Report
 from leveret.management.definitions.sections import SECTIONS
+from leveret.management.json_values import plain
 from leveret.security.passwords import ARGON2ID
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.fieldtable import decode_table
 from tests.management.harness import Harness
+from tests.management.http.typed_arguments import ENCODED
 from tests.support.examples import examples
 
 ORIGIN: Final = Origin("4.1.0", "1", "node")
@@ -225,6 +233,13 @@ GLOBAL: Final = st.one_of(
 )
 
 
+# Arguments of bindings with the types that JSON lacks.
+TYPED: Final[list[dict[str, Any]]] = [
+    {"arguments": plain(decode_table(fields, 0, len(fields), RABBITMQ)), "encoded": base64.b64encode(fields).decode()}
+    for fields in ENCODED.values()
+]
+
+
 def unique(strategy: st.SearchStrategy[Any], *keys: str) -> st.SearchStrategy[list[Any]]:
     return st.lists(strategy, max_size=4, unique_by=lambda one: tuple(json.dumps(one[key], sort_keys=True) for key in keys))
 
@@ -249,7 +264,8 @@ DOCUMENTS: Final = table(
         "bindings": unique(
             table({"vhost": VHOST, "source": st.sampled_from(["x0", "x1", "amq.topic", "amq.headers", ""]),
                    "destination": st.sampled_from(["q0", "q1", "x1"]), "routing_key": st.sampled_from(["1", "2"]),
-                   "arguments": st.sampled_from([{}, {"x-match": "all", "n": 1}])})
+                   "arguments": st.sampled_from([{}, {"x-match": "all", "n": 1}, *TYPED])})
+            .map(lambda one: {**one, **(one["arguments"] if "encoded" in one["arguments"] else {})})
             .map(lambda one: {**one, "destination_type": "exchange" if one["destination"] == "x1" else "queue"}),
             "vhost", "source", "destination", "routing_key", "arguments"),
     }
@@ -420,6 +436,102 @@ def test_bindings_of_the_default_exchange_round_trip(strict: bool) -> None:
         assert len(imported(second, {"bindings": [own]}).skipped) == 1
 
 
+def decoded(fields: bytes) -> FieldTable:
+    return decode_table(fields, 0, len(fields), RABBITMQ)
+
+
+# Arguments of bindings, each with the fields that a client of AMQP 0-9-1 has sent: none from other clients.
+BOUND: Final[list[tuple[dict[str, Any], bytes]]] = [
+    *((decoded(fields), fields) for fields in ENCODED.values()),
+    *(
+        ({"v": value, "x-match": "all"}, b"")
+        for value in (
+            *(datetime(2026, 1, 2, tzinfo=UTC), Decimal("-1.50"), b"a\xff", float("nan"), float("-inf")),
+            *("a\udcff", Int16(5), UInt32(1 << 31), Float32(1.5), [{"\udcfe": b"x"}, Int16(-1)], "plain", 1 << 40),
+        )
+    ),
+]
+
+
+def test_arguments_of_bindings_keep_their_types() -> None:
+    """Bindings match the same messages after an import, and clients remove them with the same arguments."""
+    with empty_broker() as first, empty_broker() as second:
+        first.call("users.add", name="u")
+        first.call("queues.add", name="q")
+        vhost = first.broker.vhost("/")
+        for number, (arguments, encoded) in enumerate(BOUND):
+            vhost.bind(vhost.queues["q"], "amq.headers", str(number), arguments, encoded)
+        found = exported(first)
+        assert not any("encoded" in one for one in run(first, export(ORIGIN, for_rabbitmq=True)).document["bindings"])
+        report = imported(second, found)
+        assert not report.refused and not report.skipped
+        listed = [
+            sorted(harness.call("bindings.list"), key=lambda row: int(row["routing_key"])) for harness in (first, second)
+        ]
+        assert listed[0] == listed[1]
+        for harness in (first, second):
+            assert imported(harness, found).is_equal()
+            assert exported(harness) == found
+            vhost = harness.broker.vhost("/")
+            queue, exchange = vhost.queues["q"], vhost.exchanges["amq.headers"]
+            for number, (arguments, _) in enumerate(BOUND):
+                headers = {name: value for name, value in arguments.items() if name != "x-match"}
+                assert queue in exchange.match("", headers, "", Effort()), arguments
+                assert vhost.unbind(queue, "amq.headers", str(number), arguments), arguments
+            assert exchange.match("", {}, "", Effort()) == []
+
+
+def test_bindings_that_only_types_distinguish() -> None:
+    with empty_broker() as first, empty_broker() as second:
+        first.call("queues.add", name="q")
+        vhost = first.broker.vhost("/")
+        for value in (b"a", "a"):
+            vhost.bind(vhost.queues["q"], "amq.headers", "", {"v": value})
+        found = exported(first)
+        assert len(found["bindings"]) == 2
+        assert not imported(second, found).skipped
+        assert exported(second) == found
+        # A file without the types has the binding of the text.
+        untyped = [{key: value for key, value in one.items() if key != "encoded"} for one in found["bindings"]]
+        assert imported(second, {"bindings": untyped}).is_equal()
+
+
+def test_a_file_without_types_has_the_same_binding_if_only_widths_differ() -> None:
+    fields = ENCODED["cxGj6w"]
+    with empty_broker() as harness:
+        harness.call("queues.add", name="q")
+        vhost = harness.broker.vhost("/")
+        vhost.bind(vhost.queues["q"], "amq.headers", "", decoded(fields), fields)
+        [binding] = exported(harness)["bindings"]
+        del binding["encoded"]
+        assert imported(harness, {"bindings": [binding]}).is_equal()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "encoded"),
+    [
+        ({"n": 5}, "x"),
+        ({"n": 5}, base64.b64encode(b"\x01n").decode()),
+        ({"n": 5}, base64.b64encode(b"\x01nb").decode()),
+        ({"n": 5}, base64.b64encode(b"\x01nb\x05\x05").decode()),
+        ({"n": 5}, base64.b64encode(b"\x01n?\x05").decode()),
+        ({"n": "a"}, base64.b64encode(b"\x01nS\0\0\0\x02a").decode()),
+        ({"n": 6}, base64.b64encode(b"\x01nb\x05").decode()),
+        ({}, base64.b64encode(b"\x01nb\x05").decode()),
+        ({"n": 5}, base64.b64encode(b"\x01nF\xff\xff\xff\xff" * 1000).decode()),
+    ],
+)
+def test_invalid_types_of_arguments_are_refused(arguments: dict[str, Any], encoded: str) -> None:
+    binding = {"vhost": "/", "source": "amq.headers", "destination": "q", "destination_type": "queue"}
+    with empty_broker() as harness:
+        harness.call("queues.add", name="q")
+        for dry_run in (True, False):
+            document = {"bindings": [{**binding, "arguments": arguments, "encoded": encoded}]}
+            [refused] = imported(harness, document, dry_run=dry_run).refused
+            assert "'encoded'" in refused.reason
+        assert harness.call("bindings.list") == []
+
+
 class ShovelWatch(ParameterWatch):
     """Shovels that never run: counts how often they would restart."""
 
@@ -431,6 +543,9 @@ class ShovelWatch(ParameterWatch):
 
     def check(self, name: str, value: Value, setter: Setter) -> None:
         pass
+
+    def keeps(self, name: str, value: Value, setter: Setter) -> bool:
+        return True
 
     def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         self.changes += 1
@@ -458,3 +573,38 @@ def test_the_users_of_shovels_round_trip() -> None:
             for parameters in (found["parameters"], plain):
                 assert imported(harness, {"parameters": parameters}).is_equal()
         assert [watch.changes for watch in watches] == [3, 3]
+
+
+def test_a_shovel_of_a_deleted_user_is_that_of_the_one_who_imports_it() -> None:
+    value = {"src-uri": "amqp:///", "src-queue": "q", "dest-uri": "amqp:///"}
+    with empty_broker() as first, empty_broker() as second:
+        for harness in (first, second):
+            harness.broker.parameter_watches[SHOVEL] = ShovelWatch()
+        for name in ("gone", "kept"):
+            first.call("users.add", name=name)
+            first.broker.vhost("/").parameters.set(SHOVEL, name, value, setter=Setter(name))
+        first.broker.vhost("/").parameters.set(SHOVEL, "default", value, setter=Setter("guest"))
+        first.call("users.delete", name="gone")
+        found = exported(first)
+        assert imported(first, found).is_equal()
+        for dry_run in (True, False):
+            report = imported(second, found, dry_run=dry_run)
+            assert not report.refused
+            assert {item.identity["name"]: item.reason for item in report.noted()} == {
+                name: f"user '{user}' does not exist; the shovel acts for the one who imports it"
+                for name, user in (("gone", "gone"), ("default", "guest"))
+            }
+        parameters = second.broker.vhost("/").parameters
+        assert [parameters.setter(SHOVEL, name) for name in ("gone", "default", "kept")] == [OPERATOR] * 2 + [
+            Setter("kept")
+        ]
+        assert imported(second, found).is_equal()
+
+
+def test_a_shovel_of_the_default_user_stays_its_own_without_other_users() -> None:
+    value = {"src-uri": "amqp:///", "src-queue": "q", "dest-uri": "amqp:///"}
+    own = {"vhost": "/", "component": SHOVEL, "name": "s", "value": value, "user": "guest"}
+    with empty_broker() as harness:
+        harness.broker.parameter_watches[SHOVEL] = ShovelWatch()
+        assert not imported(harness, {"parameters": [own]}).noted()
+        assert harness.broker.vhost("/").parameters.setter(SHOVEL, "s") == Setter("guest")

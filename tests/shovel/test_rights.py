@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import leveret
 from leveret.broker import metadata
@@ -201,6 +202,31 @@ async def _put(broker: Any, key: str, record: bytes) -> None:
     composition = broker._node._composition
     composition.log.put(metadata.PARAMETER, key, record)
     await composition.admin.committed()
+
+
+async def test_a_shovel_that_is_set_again_keeps_a_user_who_exists(broker: Any) -> None:
+    """A user who lacks a permission may get it again. One who was deleted, or is unknown, cannot run the shovel."""
+    credentials = {"src-uri": "amqp://root:root@/a", "dest-uri": "amqp://root:root@/a"}
+    for user, changes, kept in (
+        ("limited", {}, True),
+        ("deleted", {}, False),
+        ("deleted", credentials, True),
+        ("", credentials, True),
+        (None, {}, True),
+    ):
+        for name in ("limited", "deleted"):
+            call(broker, "users.add", name=name, password=name)
+            call(broker, "permissions.set", user=name, vhost="a", **ALL)
+        given = {} if user is None else {"user": user}
+        arguments = {"component": "shovel", "name": "s", "vhost": "a", "value": {**LOCAL, **changes}}
+        call(broker, "parameters.set", **arguments, **given)
+        call(broker, "permissions.set", user="limited", vhost="a", **{**ALL, "read": "^x"})
+        call(broker, "users.delete", name="deleted")
+        assert not call(broker, "parameters.set", **arguments).created
+        shown = call(broker, "parameters.show", component="shovel", name="s", vhost="a")
+        assert shown.user == (user if kept and user is not None else UNSET), (user, changes)
+        call(broker, "parameters.delete", component="shovel", name="s", vhost="a")
+        call(broker, "users.delete", name="limited")
 
 
 async def test_a_static_shovel_acts_for_its_user() -> None:

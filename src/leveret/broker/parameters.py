@@ -74,6 +74,10 @@ class ParameterWatch(ABC):
         """Raise PreconditionFailed if a value is invalid, or its setter may not set it."""
 
     @abstractmethod
+    def keeps(self, name: str, value: Value, setter: Setter) -> bool:
+        """Return whether a stored value keeps its setter when another user sets the same value."""
+
+    @abstractmethod
     def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         """Handle that a parameter has a new value, None if it was deleted."""
 
@@ -148,6 +152,14 @@ class Parameters:
         if watch is not None:
             watch.check(name, value, setter)
         _pack(name, value, setter)
+
+    def is_unchanged(self, component: str, name: str, value: Value) -> bool:
+        """Return whether a value, such as one that a client writes back, leaves a watched parameter as it is."""
+        watch = self.vhost.broker.parameter_watches.get(component)
+        key = component, name
+        if watch is None or key not in self._values or not _is_same(self._values[key], value):
+            return False
+        return watch.keeps(name, value, self.setter(component, name))
 
     def delete(self, component: str, name: str, done: Callable[[], None] | None = None) -> None:
         """Delete a parameter, and call `done` once that is applied. Raises NotFound."""
@@ -321,6 +333,17 @@ def _pack(name: str, value: Value, setter: Setter | None = None) -> bytes:
     if len(record) > MAX_VALUE_SIZE:
         raise PreconditionFailed(f"parameter '{name}' has {len(record)} bytes; expected at most {MAX_VALUE_SIZE}")
     return record
+
+
+def _is_same(first: Value, second: Value) -> bool:
+    """Return whether two values are equal as JSON, which distinguishes true, 1 and 1.0."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_is_same(item, second[name]) for name, item in first.items())
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    return bool(first == second)
 
 
 def _policy_value(policy: Policy) -> Value:

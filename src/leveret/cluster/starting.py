@@ -19,9 +19,8 @@ Result = TypeVar("Result")
 # Seconds between two attempts, and after which the wait for an answer is reported.
 RETRY_INTERVAL: Final = 0.5
 _PATIENCE: Final = 1.0
-# Seconds between two reports of the same reason: at first, and at most.
-MIN_INTERVAL: Final = 1.0
-MAX_INTERVAL: Final = 60.0
+# Seconds between two reports of the same reason.
+REPORT_INTERVAL: Final = 1.0
 # Writes to the log of the server, but changes nothing: its commit waits for the standbys.
 _COMMIT: Final = "SELECT pg_logical_emit_message(true, 'leveret', '')"
 
@@ -31,7 +30,7 @@ class Start:
 
     Args:
         settings: The place of the database.
-        report: Called with what the start waits for: when that changes, and then at growing intervals.
+        report: Called with what the start waits for: when that changes, and then once a second.
         clock: Returns the time in seconds.
     """
 
@@ -42,7 +41,6 @@ class Start:
         self._report = report
         self._clock = clock
         self._reason = ""
-        self._interval = MIN_INTERVAL
         self._due = 0.0
         # The connection of the commit under way.
         self._session: Session | None = None
@@ -78,14 +76,9 @@ class Start:
 
     def _note(self, reason: str) -> None:
         now = self._clock()
-        if reason != self._reason:
-            self._reason, self._interval = reason, MIN_INTERVAL
-        elif now < self._due:
-            return
-        else:
-            self._interval = min(2 * self._interval, MAX_INTERVAL)
-        self._due = now + self._interval
-        self._report(reason)
+        if reason != self._reason or now >= self._due:
+            self._reason, self._due = reason, now + REPORT_INTERVAL
+            self._report(reason)
 
     async def _commit(self, thread: DatabaseThread) -> None:
         self._session = None

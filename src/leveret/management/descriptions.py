@@ -346,7 +346,7 @@ class EncodedMessage(NamedTuple):
 
 
 class MessageCodec(Protocol):
-    """Encoder and decoder of messages as management describes them."""
+    """Encoder and decoder of messages and of arguments as management describes them."""
 
     def encode(self, address: bytes, body: bytes, properties: dict[str, Any], user: str) -> Message:
         """Return a message with properties of class basic. Raises `PreconditionFailed` if one is invalid."""
@@ -368,6 +368,12 @@ class MessageCodec(Protocol):
 
     def encode_typed(self, fields: Mapping[str, Any], body: bytes, user: str) -> EncodedMessage:
         """Encode what `typed` describes, in any thread. Raises `ValueError` if it is invalid."""
+
+    def encode_arguments(self, arguments: FieldTable) -> bytes:
+        """Return arguments in AMQP 0-9-1; b"" if JSON represents them without loss."""
+
+    def decode_arguments(self, encoded: bytes) -> FieldTable:
+        """Return the arguments that `encode_arguments` or a client has encoded. Raises `ValueError` if they are invalid."""
 
     def make(self, address: bytes, encoded: EncodedMessage) -> Message:
         """Return a message that is published now. Raises `PreconditionFailed` if a property is invalid."""

@@ -52,6 +52,8 @@ async def load_definitions(setting: str | None, execute: Execute) -> None:
         raise StartFailed(f"{where}: {error}") from None
     for item in report.skipped:
         logger.warning("%s: %s is not imported: %s", where, item.label, item.reason)
+    for item in report.noted():
+        logger.warning("%s: %s: %s", where, item.label, item.reason)
     if report.refused:
         raise StartFailed(f"{where}: {report.refusals()}")
     logger.info("%s: %s", where, report.counts())

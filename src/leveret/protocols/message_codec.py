@@ -15,13 +15,15 @@ from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import make_message, sections_of
 from leveret.protocols.convert import to_amqp0
+from leveret.protocols.convert.values import encoded_sized, is_json, sized_table
 from leveret.protocols.message_filters import passes
 from leveret.selectors import Filter
 from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.fieldtable import check_table, decode_table
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, scan
-from leveret.wire.amqp0.values import ContentProperties
+from leveret.wire.amqp0.values import ContentProperties, EncodedTable
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.message import properties
 from leveret.wire.amqp10.sections import split
@@ -158,6 +160,22 @@ class MessageCodec:
         if sections is not None:
             return EncodedMessage(True, *typed_messages.encode_sections(sections, body, user))
         return EncodedMessage(False, typed_messages.encode_basic(fields.get("properties") or {}, len(body), user), body)
+
+    def encode_arguments(self, arguments: FieldTable) -> bytes:
+        """Return the fields of arguments in RabbitMQ's dialect; b"" if JSON represents them, or the dialect does not."""
+        try:
+            return b"" if is_json(arguments) else encoded_sized(arguments)
+        except EncodeError:
+            return b""
+
+    def decode_arguments(self, encoded: bytes) -> FieldTable:
+        """Return the arguments with these fields. Raises `ValueError` if they are invalid."""
+        try:
+            if check_table(encoded, 0, len(encoded), RABBITMQ):
+                return sized_table(EncodedTable(decode_table(encoded, 0, len(encoded), RABBITMQ), encoded))
+        except (WireError, IndexError):
+            pass
+        raise ValueError("the fields are invalid")
 
     def make(self, address: bytes, encoded: EncodedMessage) -> Message:
         """Return a message that is published now. Raises `PreconditionFailed` if a property is invalid."""

@@ -80,6 +80,14 @@ class Shovels(ParameterWatch):
         except AccessRefused as error:
             raise PreconditionFailed(f"shovel '{name}': {error}") from None
 
+    def keeps(self, name: str, value: Value, setter: Setter) -> bool:
+        """Return whether a shovel keeps its user, unless it cannot run without that user, who is unknown or was deleted."""
+        try:
+            self.check(name, value, setter)
+        except PreconditionFailed:
+            return self._users.get(setter.user) is not None
+        return True
+
     def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
         """Start a shovel, or end it if its parameter was deleted."""
         if not self._started:

@@ -604,3 +604,30 @@ def test_after_a_restart(tmp_path: Path) -> None:
         process.start()
         assert HttpBroker(process).get("/definitions") == before
         process.check_log()
+
+
+def test_users_of_the_configuration_after_a_restart(tmp_path: Path) -> None:
+    """Their passwords are hashed again, with the same result, before an object that was read earlier is compared."""
+    leveret_only("the HTTP API")
+    users = {"admin": ("admin", "administrator"), "app": ("secret", "management")}
+    config = "[management]\nport = 0\n" + "".join(
+        f"[users.{name}]\npassword = '{password}'\ntags = ['{tag}']\n" for name, (password, tag) in users.items()
+    )
+    process = LeveretProcess(tmp_path, config=config, environment={"LEVERET_MANAGEMENT__ENABLED": "true"})
+    with process.start():
+        api = HttpBroker(process)
+        before = api.get("/definitions", user="admin")
+        read = api.get("/users/app", user="admin")
+        assert read["password_hash"].startswith("$argon2id$")
+        for restarted in range(2):
+            process.stop() if restarted else process.kill()
+            process.start()
+            api = HttpBroker(process)
+            assert api("PUT", "/users/app", read, user="admin").status == 204
+            assert api.get("/users/app", user="admin") == read
+            assert api.get("/definitions", user="admin") == before
+            assert api("GET", "/whoami", user="app", password="secret").status == 200
+            for password_hash in ("", read["password_hash"][:-1] + "A", before["users"][0]["password_hash"]):
+                reply = api("PUT", "/users/app", read | {"password_hash": password_hash}, user="admin")
+                assert (reply.status, "is declared in" in reply.json["reason"]) == (400, True), password_hash
+        process.check_log()

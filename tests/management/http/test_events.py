@@ -6,11 +6,13 @@ import asyncio
 import base64
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -19,12 +21,20 @@ from leveret.management.http.events import MAX_PENDING, Events, Subscriber
 from leveret.management.http.identity import Identity
 from tests.management.http.client import HttpBroker
 from tests.management.http.test_process import make
-from tests.support.polling import DEADLINE
+from tests.support.polling import DEADLINE, wait_until
 
 ADMIN = Identity("admin", frozenset({"administrator"}), frozenset({"/"}))
 MONITOR = Identity("monitor", frozenset({"monitoring"}), frozenset())
 USER = Identity("user", frozenset({"management"}), frozenset({"/"}))
 MAKER = Identity("maker", frozenset({"policymaker"}), frozenset({"/"}))
+
+
+# The keys of connections that events lack: those that change, and those of any size.
+UNSENT = set(
+    """channels client_properties container_id garbage_collection node recv_cnt recv_cnt_details recv_oct recv_oct_details
+    reductions reductions_details send_cnt send_cnt_details send_oct send_oct_details send_pend state user_provided_name
+    websocket_path""".split()  # noqa: SIM905
+)
 
 
 class Ended(AssertionError):
@@ -90,15 +100,18 @@ def test_objects_that_come_change_and_go(api: HttpBroker) -> None:
     with subscribe(api) as stream:
         assert stream.next()[0] == "hello"
         api("PUT", "/queues/%2F/events-queue", {"durable": True})
-        stream.until("queue.created", name="events-queue", vhost="/", state="running")
+        flags = {"durable": True, "auto_delete": False}
+        stream.until(
+            "queue.created", name="events-queue", vhost="/", state="running", type="classic", exclusive=False, **flags
+        )
         api("PUT", "/exchanges/%2F/events-exchange", {"type": "topic"})
-        stream.until("exchange.created", name="events-exchange")
+        stream.until("exchange.created", name="events-exchange", vhost="/", type="topic", internal=False, durable=False)
         api("POST", "/leveret/queues/%2F/events-queue/pause")
         stream.until("queue.changed", name="events-queue", state="paused")
         api("DELETE", "/queues/%2F/events-queue")
         stream.until("queue.deleted", name="events-queue")
         api("DELETE", "/exchanges/%2F/events-exchange")
-        stream.until("exchange.deleted", name="events-exchange")
+        stream.until("exchange.deleted", name="events-exchange", type="topic")
 
 
 def test_definitions_that_only_the_audit_log_reports(api: HttpBroker) -> None:
@@ -116,12 +129,28 @@ def test_connections_and_statistics(api: HttpBroker) -> None:
     with subscribe(api, "?kinds=connection,statistics") as stream:
         with sync.connect(api.process.url()) as connection:
             opened = stream.until("connection.opened", user="guest")
-            assert opened["protocol"] == "AMQP 0-9-1"
+            assert opened["auth_mechanism"] == "PLAIN"
+            # All keys that do not change and have a limited size have the values of the list.
+            row = api.get(f"/connections/{quote(opened['name'], safe='')}")
+            assert {key: row[key] for key in opened} == opened
+            assert row.keys() - opened.keys() == UNSENT
             connection.channel().declare_queue("events-statistics")
             while "channel" not in stream.until("statistics")["kinds"]:
                 pass
-        stream.until("connection.closed", name=opened["name"])
+        assert stream.until("connection.closed", name=opened["name"]) == opened
     api("DELETE", "/queues/%2F/events-statistics")
+
+
+def test_a_connection_is_opened_when_the_client_has_logged_in(api: HttpBroker) -> None:
+    with subscribe(api, "?kinds=connection") as stream:
+        assert stream.next()[0] == "hello"
+        with socket.create_connection((api.process.host, api.process.port)) as client:
+            client.sendall(b"AMQP\0\0\x09\x01")
+            wait_until(lambda: any(row["user"] == "" for row in api.get("/connections")))
+        wait_until(lambda: not any(row["user"] == "" for row in api.get("/connections")))
+        with sync.connect(api.process.url()):
+            name, opened = stream.next()
+            assert (name, opened["user"], opened["auth_mechanism"]) == ("connection.opened", "guest", "PLAIN")
 
 
 def test_a_client_that_reconnects_misses_nothing(api: HttpBroker) -> None:

@@ -181,3 +181,58 @@ def test_own_objects_are_within_reach(reach: HttpBroker) -> None:
     assert reach("DELETE", f"/parameters/shovel/{OWN}/s", user="restricted").status == 204
     secrets = [row["messages"] for row in reach.get("/queues") if row["vhost"] in (OWN, OTHER) and row["name"] == "secret"]
     assert secrets == [1, 1]
+
+
+def test_a_shovel_of_a_deleted_user_is_that_of_the_administrator_who_imports_it(reach: HttpBroker) -> None:
+    path = f"/definitions/{OWN}"
+    reach("PUT", f"/exchanges/{OWN}/mine.x", {"type": "fanout", "durable": True}, user=ROOT)
+    reach("PUT", "/users/gone", {"password": "gone", "tags": "policymaker"})
+    reach("PUT", f"/permissions/{OWN}/gone", {"configure": ".*", "write": ".*", "read": ".*"})
+    assert reach("PUT", f"/parameters/shovel/{OWN}/s", shovel(), user="gone").status == 201
+    reach("DELETE", "/users/gone")
+    exported = {"parameters": reach.get(path)["parameters"]}
+    assert exported["parameters"][0]["user"] == "gone"
+    assert reach("POST", path, exported, user=ROOT).status == 204  # the same value leaves it alone
+    assert reach.get(f"/parameters/shovel/{OWN}/s")["user"] == "gone"
+    reach("DELETE", f"/parameters/shovel/{OWN}/s", user=ROOT)
+    reason = "user 'gone' does not exist; the shovel acts for the one who imports it"
+    [planned] = reach("POST", f"{path}?dry_run=true", exported, user=ROOT).json["added"]
+    assert planned["reason"] == reason
+    assert reach("POST", path, exported, user=ROOT).status == 204
+    assert reach.get(f"/parameters/shovel/{OWN}/s")["user"] == ROOT
+    wait_until(lambda: [row["state"] for row in reach.get(f"/shovels/{OWN}")] == ["running"])
+    assert f"parameter 's' of component 'shovel' in vhost '{OWN}': {reason}" in reach.process.log()
+    reach("DELETE", f"/parameters/shovel/{OWN}/s", user=ROOT)
+
+
+def test_a_shovel_that_is_written_back_keeps_its_user(reach: HttpBroker) -> None:
+    """It keeps running. With another value, it acts for the user who has set that, who must have the rights."""
+    path = f"/parameters/shovel/{OWN}/s"
+
+    def connections() -> list[tuple[str, str]]:
+        rows = reach.get("/connections")
+        return sorted((row["name"], row["user"]) for row in rows if row["user_provided_name"] == "Shovel s")
+
+    reach("PUT", f"/exchanges/{OWN}/mine.x", {"type": "fanout", "durable": True}, user=ROOT)
+    secret = shovel(src_queue="empty", src_queue_args={"x-max-length": 1})
+    assert reach("PUT", path, secret, user=ROOT).status == 201
+    wait_until(lambda: [user for _, user in connections()] == [ROOT, ROOT])
+    before, running = reach.get(path), connections()
+    for user in ("guest", "restricted", ROOT):
+        assert reach("PUT", path, reach.get(path, user=user), user=user).status == 204
+        reordered = {"value": dict(reversed(before["value"].items()))}
+        assert reach("PUT", path, reordered, user=user).status == 204
+        assert reach.get(path) == before
+    for changes in ({"ack_mode": "no-ack"}, {"src_queue_args": {"x-max-length": 1.0}}):
+        changed = shovel(**{"src_queue": "empty", "src_queue_args": {"x-max-length": 1}, **changes})
+        reply = reach("PUT", path, changed, user="restricted")
+        assert (reply.status, "read access to 'empty'" in reply.json["reason"]) == (400, True), changes
+        assert reach.get(path) == before
+    assert connections() == running
+    assert reach("PUT", path, shovel(), user="restricted").status == 204
+    wait_until(lambda: [user for _, user in connections()] == ["restricted", "restricted"])
+    assert reach("PUT", path, reach.get(path), user=ROOT).status == 204
+    assert reach.get(path)["user"] == "restricted"
+    assert reach("PUT", path, shovel(ack_mode="no-ack"), user=ROOT).status == 204
+    assert reach.get(path)["user"] == ROOT
+    reach("DELETE", path, user=ROOT)

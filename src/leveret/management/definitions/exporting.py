@@ -10,6 +10,7 @@ from leveret.management.definitions.conversation import Call, Conversation, Row
 from leveret.management.definitions.document import Origin
 from leveret.management.definitions.sections import (
     BINDINGS,
+    ENCODED,
     EXCHANGES,
     QUEUES,
     RESERVED,
@@ -49,7 +50,7 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
         origin: The broker.
         vhost: The vhost; None for all.
         for_rabbitmq: Whether RabbitMQ imports the file, which refuses other password hashes than its own, and bindings of
-            the default exchange.
+            the default exchange, and does not know the types of arguments.
 
     Raises:
         NoSuchVhost: The vhost does not exist.
@@ -74,6 +75,8 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
             entries = [
                 entry for entry in entries if _has_destination(entry, exported) and (entry["source"] or not for_rabbitmq)
             ]
+            if for_rabbitmq:
+                entries = [{name: value for name, value in entry.items() if name != ENCODED} for entry in entries]
         elif section in (QUEUES, EXCHANGES):
             exported[section.name] = {section.key(entry) for entry in entries}
         entries.sort(key=section.key)

@@ -72,12 +72,14 @@ class _Change:
         section: Its section.
         entry: The object in the file.
         existing: The object of the broker, or None.
+        note: What the report says of it if it is imported.
     """
 
-    def __init__(self, section: Section[Any], entry: Entry, existing: Existing | None) -> None:
+    def __init__(self, section: Section[Any], entry: Entry, existing: Existing | None, note: str) -> None:
         self.section = section
         self.entry = entry
         self.existing = existing
+        self.note = note
         self.before, self.after = section.difference(entry, existing)
         self.refused = False
 
@@ -111,6 +113,9 @@ class _Import:
         self._document = document
         self._options = options
         self._known = Known({}, options.keep_passwords)
+        changes_users = any(document.of(name) for name in ("users", "permissions", "topic_permissions"))
+        self._stores_default = options.keep_default and changes_users and not options.dry_run
+        self._keeps_default = options.keep_default or not changes_users
         self._report = Report(dry_run=options.dry_run, total=sum(len(items) for items in document.sections.values()))
         # The calls of the batch, each with its object, and their size.
         self._changes: list[tuple[Call, _Change]] = []
@@ -118,8 +123,7 @@ class _Import:
         self._done = 0
 
     def run(self) -> Conversation[Report]:
-        changes_users = any(self._document.of(name) for name in ("users", "permissions", "topic_permissions"))
-        if self._options.keep_default and changes_users and not self._options.dry_run:
+        if self._stores_default:
             yield Call("users.keep_default", {})
         yield from self._read_broker()
         for section in SECTIONS:
@@ -150,7 +154,7 @@ class _Import:
     def _objects(self, section: Section[Any], rows: list[Row]) -> dict[Key, Existing]:
         """Return objects by key. The default user does not count unless it remains: the first new user removes it."""
         found = [section.existing(row) for row in rows]
-        if section is not VHOSTS and not self._options.keep_default:
+        if section is not VHOSTS and not self._keeps_default:
             found = [existing for existing in found if existing.source != _DEFAULT]
         return {section.key(existing.entry): existing for existing in found}
 
@@ -164,7 +168,8 @@ class _Import:
             return None
         key = section.key(entry)
         existing = self._known.objects[section.name].get(key)
-        change = _Change(section, section.prepared(entry, existing, self._known), existing)
+        prepared, note = section.prepared(entry, existing, self._known), section.note(entry, self._known)
+        change = _Change(section, prepared, existing, note)
         try:
             section.check(entry, self._known)
             if existing is not None and not change.after:
@@ -209,6 +214,6 @@ class _Import:
             for change in dict.fromkeys(change for _, change in changes):
                 if not change.refused:
                     kind = self._report.added if change.existing is None else self._report.changed
-                    kind.append(change.describe())
+                    kind.append(change.describe(change.note))
         if self._options.progress is not None:
             self._options.progress(self._done, self._report.total)

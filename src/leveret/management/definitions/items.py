@@ -111,3 +111,4 @@ class Binding(InVhost, kw_only=True):
     destination_type: Literal["queue", "exchange"]
     routing_key: str | None = None
     arguments: Table | None = None
+    encoded: str | None = None

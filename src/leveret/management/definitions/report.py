@@ -21,7 +21,7 @@ class Difference(msgspec.Struct, kw_only=True, omit_defaults=True):
         identity: The keys that identify it.
         before: The values of the keys that differ, in the broker.
         after: The values of the keys that differ, in the file.
-        reason: Why it is not changed.
+        reason: Why it is not changed, or changed to another value than that in the file.
     """
 
     kind: str
@@ -56,6 +56,10 @@ class Report(msgspec.Struct, kw_only=True):
     def is_equal(self) -> bool:
         """Return whether the import changes nothing."""
         return not (self.added or self.changed or self.refused or any(item.after for item in self.skipped))
+
+    def noted(self) -> list[Difference]:
+        """Return the objects that were imported, but not as they are in the file."""
+        return [item for item in self.added + self.changed if item.reason]
 
     def counts(self) -> str:
         """Return the numbers of objects as text."""

@@ -16,6 +16,7 @@ import msgspec
 from leveret._text import field_error
 from leveret.management.definitions import items
 from leveret.management.definitions.conversation import Call, Row
+from leveret.management.http.binding_keys import special_values
 from leveret.security.passwords import ARGON2ID, RABBITMQ_SHA256
 from leveret.security.tags import parse_tags
 
@@ -26,6 +27,8 @@ ItemT = TypeVar("ItemT", bound=items.Item)
 CLASSIC: Final = "classic"
 QUEUE_TYPE: Final = "x-queue-type"
 RESERVED: Final = "amq."
+# The key of bindings for the arguments with the types that JSON lacks.
+ENCODED: Final = "encoded"
 _CONTROL: Final = "leveret.control"
 # Global parameters with this prefix belong to one RabbitMQ cluster.
 _INTERNAL: Final = "internal"
@@ -169,6 +172,10 @@ class Section(Generic[ItemT]):
     def prepared(self, entry: Entry, existing: Existing | None, known: Known) -> Entry:
         """Return the part of an object of a file that the import applies."""
         return entry
+
+    def note(self, entry: Entry, known: Known) -> str:
+        """Return what the report says of an object of a file that the import does not apply as it is; "" if it does."""
+        return ""
 
     def difference(self, entry: Entry, existing: Existing | None) -> tuple[Entry, Entry]:
         """Return the values that differ, before and after. A key that the file does not have does not differ."""
@@ -380,6 +387,7 @@ class Parameters(Section[items.Parameter]):
     identity = ("vhost", "component", "name")
     item = items.Parameter
     fields = ("vhost", "component", "name", "value")
+    needs = ("users",)
 
     def entry_of(self, row: Row) -> Entry:
         """Return the entry of a row, with the user with whose permissions a shovel acts."""
@@ -388,6 +396,18 @@ class Parameters(Section[items.Parameter]):
 
     def entry_of_item(self, item: items.Parameter) -> Entry:
         return {**_given(item), "value": item.value}
+
+    def prepared(self, entry: Entry, existing: Existing | None, known: Known) -> Entry:
+        if not self.note(entry, known):
+            return entry
+        return {name: value for name, value in entry.items() if name != "user"}
+
+    def note(self, entry: Entry, known: Known) -> str:
+        """Say that a shovel changes its user: one that does not exist, such as a deleted user, cannot run it."""
+        user = entry.get("user")
+        if not user or known.find(USERS.name, user) is not None:
+            return ""
+        return f"user '{user}' does not exist; the shovel acts for the one who imports it"
 
     def label(self, entry: Entry) -> str:
         return f"parameter '{entry['name']}' of component '{entry['component']}' in vhost '{entry['vhost']}'"
@@ -511,15 +531,24 @@ class Bindings(Section[items.Binding]):
             "destination_type": row["kind"],
             "routing_key": row["routing_key"],
             "arguments": row["arguments"],
+            **({ENCODED: row[ENCODED]} if ENCODED in row else {}),
         }
 
     def entry_of_item(self, item: items.Binding) -> Entry:
         entry = _with_arguments({"routing_key": "", **_given(item)}, item.arguments)
+        try:
+            special_values(entry.get(ENCODED, ""))
+        except ValueError:
+            raise Refused(f"invalid value of '{ENCODED}'; expected fields of AMQP 0-9-1 in base64") from None
         return {"arguments": {}, **entry}
 
     def key(self, entry: Entry) -> Key:
+        """Return the identity. The broker distinguishes values that are equal in JSON, but not the widths of numbers."""
         arguments = json.dumps(entry["arguments"], sort_keys=True) if entry["arguments"] else ""
-        return (*(entry[name] for name in self.identity[:-1]), arguments)
+        return (*(entry[name] for name in self.identity[:-1]), arguments + special_values(entry.get(ENCODED, "")))
+
+    def comparable(self, entry: Entry) -> Entry:
+        return {name: value for name, value in super().comparable(entry).items() if name != ENCODED}
 
     def label(self, entry: Entry) -> str:
         return (

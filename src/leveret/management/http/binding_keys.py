@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from operator import itemgetter
-from typing import Final, TypeAlias, Union
+from typing import Any, Final, TypeAlias, Union
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from leveret.management.json_values import Json
@@ -88,6 +89,42 @@ def encoded_hash(encoded: bytes) -> str:
     """Return the hash of binding arguments in AMQP. RabbitMQ sorts them, but not the fields of nested tables."""
     rows = sorted(_Fields(encoded).rows(), key=itemgetter(0))
     return _shown(_mix_list(0, rows))
+
+
+def special_values(encoded: str) -> str:
+    """Return a text that identifies the arguments of a binding with these fields, in base64; "" if JSON represents them.
+
+    Raises:
+        ValueError: The fields are invalid. Not all invalid ones are found.
+    """
+    if not encoded:
+        return ""
+    try:
+        rows = sorted(_Fields(base64.b64decode(encoded, validate=True)).rows(), key=itemgetter(0))
+        return "" if all(_is_text(row[0]) and _is_json(row[1], row[2]) for row in rows) else repr(rows)
+    except (IndexError, struct.error, RecursionError):
+        raise ValueError("the fields are invalid") from None
+
+
+def _is_json(name: Any, value: Any) -> bool:
+    """Return whether JSON represents a value of a type, apart from the width of a number."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, bytes):
+        return name != "binary" and _is_text(value)
+    if name == "table":
+        return all(_is_text(row[0]) and _is_json(row[1], row[2]) for row in value)
+    if name == "array":
+        return all(_is_json(item[0], item[1]) for item in value)
+    return name not in ("timestamp", "decimal")
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _shown(hashed: int) -> str:

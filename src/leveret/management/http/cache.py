@@ -32,6 +32,8 @@ from leveret.management.http.objects import (
     Flows,
     NodeTotals,
     VhostTotals,
+    connection_data,
+    is_open,
 )
 from leveret.management.http.samples import Layout
 from leveret.management.operations.shards import READY
@@ -282,23 +284,25 @@ class Cache:
 
     def _exchange(self, key: list[str], item: Row) -> None:
         known = self.exchanges.get((key[0], key[1]))
-        data = {"vhost": key[0], "name": key[1]}
         if known is not None:
             known.item = item
-            self._events.publish("exchange", "changed", data, key[0])
+            self._publish_exchange("changed", item)
             return
         if not self._is_first:
-            self._events.publish("exchange", "created", data, key[0])
+            self._publish_exchange("created", item)
         exchange = self.exchanges[key[0], key[1]] = CachedExchange(item)
         self._new(exchange, EXCHANGE)
+
+    def _publish_exchange(self, action: str, item: Row) -> None:
+        data = {name: item[name] for name in ("vhost", "name", "type", "durable", "auto_delete", "internal")}
+        self._events.publish("exchange", action, data, item["vhost"])
 
     def _exchange_sample(self, key: list[str], sample: list[int]) -> None:
         self.exchanges[key[0], key[1]].sample(self._sampling, sample)
         self._events.note_statistics("exchange")
 
     def _exchange_gone(self, key: list[str], _: object) -> None:
-        del self.exchanges[key[0], key[1]]
-        self._events.publish("exchange", "deleted", {"vhost": key[0], "name": key[1]}, key[0])
+        self._publish_exchange("deleted", self.exchanges.pop((key[0], key[1])).item)
 
     # Queues
 
@@ -319,7 +323,8 @@ class Cache:
             self._new(queue, QUEUE)
 
     def _publish_queue(self, action: str, item: Row) -> None:
-        data = {"vhost": item["vhost"], "name": item["name"], "state": "paused" if item["paused"] else "running"}
+        data = {name: item[name] for name in ("vhost", "name", "type", "durable", "auto_delete", "exclusive")}
+        data["state"] = "paused" if item["paused"] else "running"
         self._events.publish("queue", action, data, item["vhost"])
 
     def _queue_sample(self, number: int, sample: list[Any]) -> None:
@@ -365,17 +370,20 @@ class Cache:
         known = self.connections.get(number)
         totals = self._totals(item["vhost"]) if item["vhost"] else None
         if known is not None:
+            was_open = is_open(known.item)
             known.describe(item, totals)
+            if is_open(item) and not was_open:
+                self._publish_connection("opened", item)
             return
         connection = self.connections[number] = CachedConnection(item, totals)
         self.messages.received(number, item["bytes_in"])
         if not self._is_first:
             self._new(connection, CONNECTION)
-            self._publish_connection("opened", item)
+            if is_open(item):
+                self._publish_connection("opened", item)
 
     def _publish_connection(self, action: str, item: Row) -> None:
-        data = {"name": item["name"], "user": item["user"], "vhost": item["vhost"], "protocol": item["protocol"]}
-        self._events.publish("connection", action, data, item["vhost"], item["user"])
+        self._events.publish("connection", action, connection_data(item), item["vhost"], item["user"])
 
     def _connection_sample(self, number: int, sample: list[int]) -> None:
         connection = self.connections[number]
@@ -387,7 +395,8 @@ class Cache:
         connection = self.connections.pop(number)
         connection.leave()
         self.messages.closed(number)
-        self._publish_connection("closed", connection.item)
+        if is_open(connection.item):
+            self._publish_connection("closed", connection.item)
 
     def _channel(self, key: list[int], item: Row) -> None:
         at = (key[0], key[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from leveret.management.connection_names import broker_of, client_of
+from leveret.management.connection_names import client_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.lists import Source, columns_of, select, select_from, value_at
@@ -13,15 +13,17 @@ from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import (
     CHANNEL_STATISTICS,
     CONNECTION_STATISTICS,
+    PROTOCOLS,
     CachedChannel,
     CachedConnection,
+    connection_data,
+    endpoint_of,
     idle_since,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import GARBAGE_COLLECTION, MESSAGE_STATS, message_stats, with_rates
 from leveret.management.json_values import ReplyValue
 
-_PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
 _CHANNEL_STATS: Final = tuple(name for name in MESSAGE_STATS if name not in ("disk_reads", "disk_writes"))
 # Keys of rows whose values are those of the broker's answer, which may have another name there.
 _CONNECTION_KEYS: Final = {
@@ -55,43 +57,18 @@ _REFUSED: Final = "User not authorised to access object"
 
 def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
     """Return a connection."""
-    peer_host, peer_port = _endpoint(client_of(item["name"]))
-    host, port = _endpoint(broker_of(item["name"]))
-    tls = item.get("tls_info") or {}
     return {
-        "auth_mechanism": item.get("mechanism", ""),  # other nodes may have an earlier version
-        "channel_max": item["channel_max"],
+        **connection_data(item),
         "channels": item["channels"],
         "client_properties": item["client_properties"],
-        "connected_at": item["connected_at"],
         "container_id": item.get("container_id", ""),  # other nodes may have an earlier version
-        "frame_max": item["frame_max"],
         "garbage_collection": GARBAGE_COLLECTION,
-        "host": host,
-        "name": item["name"],
         "node": node,
-        "peer_cert_issuer": tls.get("issuer") or None,
-        "peer_cert_subject": tls.get("subject") or None,
-        "peer_cert_validity": tls.get("validity") or None,
-        "peer_host": peer_host,
-        "peer_port": peer_port,
-        "port": port,
-        "protocol": _PROTOCOLS.get(item["protocol"], item["protocol"]),
         **with_rates({"recv_cnt": item["reads"], "recv_oct": item["bytes_in"], "reductions": 0}, rates),
         **with_rates({"send_cnt": item["writes"], "send_oct": item["bytes_out"]}, rates),
         "send_pend": item.get("unwritten", 0),
-        "ssl": item["tls"],
-        "ssl_cipher": tls.get("cipher"),
-        "ssl_hash": tls.get("hash"),
-        "ssl_key_exchange": tls.get("key_exchange"),
-        "ssl_protocol": tls.get("protocol"),
         "state": item["state"],
-        "timeout": item["heartbeat"],
-        "type": "network",
-        "user": item["user"],
         "user_provided_name": item["client_properties"].get("connection_name"),
-        "user_who_performed_action": item["user"],
-        "vhost": item["vhost"],
         "websocket_path": item.get("websocket_path", ""),  # other nodes may have an earlier version
     }
 
@@ -185,7 +162,7 @@ def peer_of(connection: Row | None) -> Row:
     """Return the name and peer of a connection, as other objects refer to it."""
     if connection is None:
         return {"name": "", "peer_host": "", "peer_port": 0}
-    host, port = _endpoint(client_of(connection["name"]))
+    host, port = endpoint_of(client_of(connection["name"]))
     return {"name": connection["name"], "peer_host": host, "peer_port": port}
 
 
@@ -207,14 +184,9 @@ def _items(request: Request) -> dict[int, Row]:
     return {number: connection.item for number, connection in request.cache.connections.items()}
 
 
-def _endpoint(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port) if port.isdecimal() else 0
-
-
 def is_amqp10(connection: Row) -> bool:
     """Return whether a connection, as the broker describes it, uses AMQP 1.0."""
-    return connection["protocol"] in _PROTOCOLS
+    return connection["protocol"] in PROTOCOLS
 
 
 def may_see(request: Request, user: str) -> bool:

@@ -108,5 +108,5 @@ def _file(request: Request) -> tuple[bytes, str | None]:
 
 def _log(report: Report, user: str) -> None:
     logger.info("definitions imported by user '%s': %s", user, report.counts(), extra={"user": user})
-    for item in (report.refused + report.skipped)[:_MAX_LOGGED]:
+    for item in (report.refused + report.noted() + report.skipped)[:_MAX_LOGGED]:
         logger.warning("definitions: %s: %s", item.label, item.reason, extra={"user": user})

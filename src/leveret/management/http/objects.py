@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
+from leveret.management.connection_names import broker_of, client_of
 from leveret.management.http.control import Row
 from leveret.management.http.measured import DATA, LENGTHS, MESSAGES, NODE, Measured, Statistic
 from leveret.management.http.samples import RATE_SPAN, Layout
@@ -34,6 +35,8 @@ CAPACITY_SPAN: Final = 1000 * RATE_SPAN
 _BLOCKED: Final = ("blocked_time", "blocked_since")
 _ALL_QUEUE_KEYS: Final = (*_QUEUE_KEYS, *_BLOCKED)
 _EXCHANGE_KEYS: Final = ("publish_in", "publish_out", "deduplication_keys", "dropped_duplicates")
+# RabbitMQ's names of protocols that have another one here.
+PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
 _CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels", "unwritten")
 
 # Few queues use all series: nine take 9 KiB.
@@ -355,6 +358,52 @@ class CachedExchange(Measured):
     def sample(self, tick: int, sample: list[int]) -> None:
         self.item.update(zip(_EXCHANGE_KEYS, sample, strict=True))
         self.measure(EXCHANGE, tick, (), sample[:2])
+
+
+def is_open(item: Row) -> bool:
+    """Return whether a connection, as the broker describes it, has logged in and opened a vhost."""
+    return bool(item["vhost"])
+
+
+def connection_data(item: Row) -> Row:
+    """Return the keys of a connection, as the broker describes it, that clients find in lists and in events.
+
+    Without values that change, and without those of any size: events are kept.
+    """
+    peer_host, peer_port = endpoint_of(client_of(item["name"]))
+    host, port = endpoint_of(broker_of(item["name"]))
+    tls = item.get("tls_info") or {}
+    return {
+        "auth_mechanism": item.get("mechanism", ""),  # other nodes may have an earlier version
+        "channel_max": item["channel_max"],
+        "connected_at": item["connected_at"],
+        "frame_max": item["frame_max"],
+        "host": host,
+        "name": item["name"],
+        "peer_cert_issuer": tls.get("issuer") or None,
+        "peer_cert_subject": tls.get("subject") or None,
+        "peer_cert_validity": tls.get("validity") or None,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "port": port,
+        "protocol": PROTOCOLS.get(item["protocol"], item["protocol"]),
+        "ssl": item["tls"],
+        "ssl_cipher": tls.get("cipher"),
+        "ssl_hash": tls.get("hash"),
+        "ssl_key_exchange": tls.get("key_exchange"),
+        "ssl_protocol": tls.get("protocol"),
+        "timeout": item["heartbeat"],
+        "type": "network",
+        "user": item["user"],
+        "user_who_performed_action": item["user"],
+        "vhost": item["vhost"],
+    }
+
+
+def endpoint_of(text: str) -> tuple[str, int]:
+    """Return the host and the port of an end of a connection."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
 class CachedConnection(Measured):

@@ -120,6 +120,10 @@ async def _check_parameter(context: Context, request: parameters.SetParameter) -
     )
 
 
+def _check_binding(context: Context, request: bindings.Add) -> None:
+    bindings.typed_arguments(context, request)
+
+
 def _check_nothing(context: Context, request: Request) -> None:
     """Accept a request whose fields have the right types."""
 
@@ -146,7 +150,7 @@ CHANGES: Final[dict[str, tuple[Operation[Any, Any], Check]]] = {
     "policies.set": (policies.OPERATIONS["policies.set"], _check_policy),
     "parameters.set": (parameters.OPERATIONS["parameters.set"], _check_parameter),
     "queues.add": (queues.OPERATIONS["queues.add"], _check_queue),
-    "bindings.add": (bindings.OPERATIONS["bindings.add"], _check_nothing),
+    "bindings.add": (bindings.OPERATIONS["bindings.add"], _check_binding),
 }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import UNSET, UnsetType, field
 
 from leveret.broker.destination import Destination
-from leveret.broker.errors import NotFound
+from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -33,9 +35,15 @@ class OneBinding(Request, kw_only=True):
 
 
 class Add(OneBinding, kw_only=True):
-    """Request to add a binding. `default` allows the default exchange, as AMQP 0-9 does."""
+    """Request to add a binding.
+
+    Attributes:
+        default: Allows the default exchange, as AMQP 0-9 does.
+        encoded: The fields of the arguments as in `BindingInfo`, which have the types that `arguments` lack; "" for none.
+    """
 
     default: bool = False
+    encoded: str = ""
 
 
 class List(InVhost, kw_only=True):
@@ -51,7 +59,8 @@ class BindingInfo(Reply, kw_only=True):
 
     Attributes:
         kind: The kind of the destination.
-        encoded: The fields of the arguments as an AMQP client has encoded them, in base64, if JSON lacks their types.
+        encoded: The fields of the arguments in AMQP 0-9-1, in base64, if JSON lacks their types: as a client has encoded
+            them, if it uses AMQP 0-9-1.
     """
 
     vhost: str
@@ -67,6 +76,7 @@ def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | Non
     """List bindings, except those of the default exchange to every queue."""
     for vhost in context.vhosts(request.vhost):
         for exchange, binding in _bindings(vhost, request):
+            encoded = binding.encoded or context.managed.codec.encode_arguments(binding.arguments)
             yield (
                 BindingInfo(
                     vhost=vhost.name,
@@ -75,7 +85,7 @@ def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | Non
                     kind=binding.destination.kind,
                     routing_key=binding.routing_key,
                     arguments=ClientTable(binding.arguments),
-                    encoded=base64.b64encode(binding.encoded).decode() if binding.encoded else UNSET,
+                    encoded=base64.b64encode(encoded).decode() if encoded else UNSET,
                 )
                 if _matches(binding.destination, request)
                 else None
@@ -127,7 +137,22 @@ def add(context: Context, request: Add) -> None:
     """Add a binding. Succeeds if an equal binding exists."""
     vhost = context.vhost(request.vhost)
     destination = _destination(vhost, request)
-    vhost.bind(destination, request.source, request.routing_key, request.arguments, default=request.default)
+    arguments, encoded = typed_arguments(context, request)
+    vhost.bind(destination, request.source, request.routing_key, arguments, encoded, request.default)
+
+
+def typed_arguments(context: Context, request: Add) -> tuple[FieldTable, bytes]:
+    """Return the arguments of a request with their types, and their fields. Raises `PreconditionFailed`."""
+    if not request.encoded:
+        return request.arguments, b""
+    try:
+        encoded = base64.b64decode(request.encoded, validate=True)
+        arguments = context.managed.codec.decode_arguments(encoded)
+    except (binascii.Error, ValueError):
+        raise PreconditionFailed("invalid value of 'encoded'; expected fields of AMQP 0-9-1 in base64") from None
+    if plain(arguments) != request.arguments:
+        raise PreconditionFailed("'encoded' has other values than 'arguments'; remove it to change the arguments")
+    return arguments, encoded
 
 
 def delete(context: Context, request: OneBinding) -> None:

@@ -114,10 +114,15 @@ def _info(vhost: Vhost, component: str, name: str, value: Value) -> ParameterInf
 
 
 async def set_parameter(context: Context, request: SetParameter) -> Stored:
-    """Add or replace a parameter. Returns when it is applied."""
+    """Add or replace a parameter. Returns when it is applied.
+
+    A shovel with the same value keeps its user and runs on, unless the request names a user.
+    """
     await prepare(context.broker, request.component)
-    applied = Applied()
     parameters = context.vhost(request.vhost).parameters
+    if request.user is None and parameters.is_unchanged(request.component, request.name, request.value):
+        return Stored(created=False)
+    applied = Applied()
     created = parameters.set(request.component, request.name, request.value, applied.done, setter_of(context, request))
     await applied.future
     return Stored(created=created)

@@ -158,6 +158,9 @@ async def _secret(context: Context, request: Password) -> Secret | None:
     if request.password_hash is not None:
         if request.password is not None:
             raise PreconditionFailed("expected either 'password' or 'password_hash', received both")
+        known = context.users.get(request.name)
+        if known is not None and not known.password_hash:
+            await context.managed.in_thread(context.users.hash_clear)  # the store compares hashes
         return imported_secret(request.password_hash, request.hashing_algorithm, request.scram_keys)
     for name in ("hashing_algorithm", "scram_keys"):
         if getattr(request, name) is not None:

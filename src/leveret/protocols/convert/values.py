@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -9,7 +11,8 @@ from uuid import UUID
 
 from leveret.broker import values
 from leveret.wire.amqp0 import dialects
-from leveret.wire.amqp0.fieldtable import value_end
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.fieldtable import encode_short_string, encode_value, value_end
 from leveret.wire.amqp0.values import FieldTable, FieldValue, RawTimestamp, encoded_fields
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp, Value
@@ -31,6 +34,19 @@ _SIZED: Final[dict[int, type]] = {
     dialects.INT64: values.Int64,
     dialects.FLOAT: values.Float32,
 }
+# The layouts of the same types with their tags.
+_SIZED_LAYOUTS: Final[dict[type, tuple[bytes, str]]] = {
+    values.Int8: (b"b", ">cb"),
+    values.UInt8: (b"B", ">cB"),
+    values.Int16: (b"s", ">ch"),
+    values.UInt16: (b"u", ">cH"),
+    values.Int32: (b"I", ">ci"),
+    values.UInt32: (b"i", ">cI"),
+    values.Int64: (b"l", ">cq"),
+    values.Float32: (b"f", ">cf"),
+}
+# Types whose values JSON represents.
+_JSON_TYPES: Final = (bool, int, type(None))
 
 
 def plain(value: Value) -> FieldValue:
@@ -130,6 +146,47 @@ def sized_table(table: FieldTable) -> FieldTable:
     """
     encoded = encoded_fields(table)
     return _sized_fields(encoded, table) if 0 < len(encoded) <= MAX_SIZED_BYTES else table
+
+
+def encoded_sized(table: FieldTable) -> bytes:
+    """Return the fields of arguments with the types of their values, in RabbitMQ's dialect and without their length.
+
+    Raises:
+        EncodeError: the dialect does not support a value.
+    """
+    return b"".join([encode_short_string(name) + _encoded_sized(value) for name, value in table.items()])
+
+
+def _encoded_sized(value: FieldValue) -> bytes:
+    layout = _SIZED_LAYOUTS.get(type(value))
+    if layout is not None:
+        return struct.pack(layout[1], layout[0], value)
+    if isinstance(value, dict):
+        return b"F" + _with_length(encoded_sized(value))
+    if isinstance(value, (list, tuple)):
+        return b"A" + _with_length(b"".join([_encoded_sized(item) for item in value]))
+    return encode_value(value, RABBITMQ)
+
+
+def _with_length(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def is_json(value: FieldValue) -> bool:
+    """Return whether JSON represents a value without loss. A plain integer has no type."""
+    if isinstance(value, str):
+        return _is_unicode(value)
+    if isinstance(value, dict):
+        return all(_is_unicode(name) and is_json(item) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(is_json(item) for item in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) in _JSON_TYPES
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or text == text_of(text)
 
 
 def _sized_fields(data: bytes, table: FieldTable) -> FieldTable:

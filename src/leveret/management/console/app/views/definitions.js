@@ -17,11 +17,13 @@ const MAX_SHOWN = 200;
 const isEqual = ({ added, changed, skipped, refused }) =>
   added.length + changed.length + refused.length === 0 && !skipped.some(({ after }) => after);
 
+const noted = ({ label, reason }) => (reason ? `${label}: ${reason}` : label);
+
 /** Returns the lines about each object: `{sign, text, before, after}`. */
 const linesOf = ({ added, changed, skipped, refused }) => [
   ...refused.map((item) => ({ sign: "!", text: `${item.label}: ${item.reason}` })),
-  ...added.map((item) => ({ sign: "+", text: item.label, after: item.after })),
-  ...changed.map((item) => ({ sign: "~", text: item.label, before: item.before, after: item.after })),
+  ...added.map((item) => ({ sign: "+", text: noted(item), after: item.after })),
+  ...changed.map((item) => ({ sign: "~", text: noted(item), before: item.before, after: item.after })),
   ...skipped.map((item) => ({ sign: "=", text: `${item.label}: ${item.reason}` })),
 ];
 
