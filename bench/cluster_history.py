@@ -32,6 +32,8 @@ ACK_INTERVAL = 0.02
 # Messages that wait: how many are written at a time, and the seconds for their confirms.
 FILL_BATCH = 500
 FILL_TIMEOUT = 600.0
+# Seconds for a connection and for each answer at the end, when there may be thousands.
+ANSWER_TIMEOUT = 30.0
 # Intervals between two confirms that are kept.
 MIN_GAP = 0.02
 
@@ -298,14 +300,14 @@ async def declare(node: LeveretProcess, vhost: str, waiting: int) -> None:
 
 
 async def check_definitions(node: LeveretProcess, definer: Definer, waiting: int, wrong: Callable[[str], None]) -> None:
-    """Check at a node that everything that was declared exists."""
+    """Check at a node that everything that was declared exists. Raises `TimeoutError` if it does not answer."""
     client = Client(definer.vhost, [node], 0)
-    connection, channel = await client.connect()
-    if (found := await channel.count(WAITING)) != waiting:
+    connection, channel = await asyncio.wait_for(client.connect(), ANSWER_TIMEOUT)
+    if (found := await asyncio.wait_for(channel.count(WAITING), ANSWER_TIMEOUT)) != waiting:
         wrong(f"{found} messages wait in vhost {definer.vhost}, of {waiting}")
     for name in definer.answered:
         try:
-            await channel.call(commands.Queue.Declare(queue=name, passive=True))
+            await asyncio.wait_for(channel.call(commands.Queue.Declare(queue=name, passive=True)), ANSWER_TIMEOUT)
         except Closed as error:
             wrong(f"{name} in vhost {definer.vhost} is unknown at {node.directory.name}: {error}")
             break

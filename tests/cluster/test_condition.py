@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,19 @@ import msgspec
 import pytest
 
 from leveret.cluster.condition import Database, Prepared, Slot, findings, is_isolated, state_of, status_of, unreached
-from leveret.cluster.nodes import NodeShards
+from leveret.cluster.link import Link, make_pair
+from leveret.cluster.nodes import IDLE, NodeShards
+from leveret.cluster.shards import STARTING
 from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
 from leveret.config import Config
 from leveret.config.model import ClusterConfig
 from leveret.management.operations.cluster import Standby
 from leveret.management.operations.nodes import GONE, LIVE
 from leveret.management.operations.shards import READY
+from leveret.node.part import Record
+from leveret.storage.cluster import Observed
 from leveret.storage.salvage import NOTHING_LOST
+from tests.support.polling import wait_until_async
 
 NODE = NodeRow("a", "1", "a:1", "0.3.0", 1, draining=False, live=True, clock=0.01, format=1)
 STANDBY = Standby(name="second", state="streaming", sync="quorum", lag=0)
@@ -193,3 +199,62 @@ def test_a_shard_is_ready_as_long_as_its_owner_is_not_gone() -> None:
         shard.note_owner(OwnerRow(1, node="b"), REPLACED(NODE, name="b"), "a", is_gone=is_gone)
         assert (shard.state, shard.node) == (state, "b")
         assert bool(shard.unavailable) == is_gone
+
+
+class SlowDirectory:
+    """A database that answers looks, but not any more what changed records are."""
+
+    name = "a"
+
+    def __init__(self, *owners: OwnerRow) -> None:
+        draining = REPLACED(NODE, draining=True)  # so that it claims nothing
+        self.view = View(1, 2, list(owners), [draining, REPLACED(NODE, name="b")])
+
+    async def enter(self, address: str) -> None:
+        pass
+
+    async def look(self, applied: int) -> View:
+        return self.view
+
+    async def records(self, version: int) -> tuple[int, list[Record]]:
+        if version:
+            await asyncio.Event().wait()
+        return 1, []
+
+    async def leave(self) -> None:
+        pass
+
+
+def test_the_shards_agree_with_the_status_while_a_node_waits_for_the_database() -> None:
+    async def run() -> None:
+        directory: Any = SlowDirectory(OwnerRow(0, node="b"), OwnerRow(1, node="b"))
+        config = Config(cluster=ClusterConfig(shards=2))
+        shards = NodeShards(config, "", NOTHING_LOST, directory, stop_timeout=1.0)
+        client: Any = SimpleNamespace(close_relays=lambda shard, node: None)
+        shards.connect(client, pytest.fail)
+        start: Any = SimpleNamespace(repeat=lambda step: step())
+        await shards.join("a:1", start)
+        await shards.begin()
+        assert [shard.state for shard in shards.all] == [READY, READY]
+        directory.view = REPLACED(directory.view, version=2, owners=[OwnerRow(0), OwnerRow(1, node="b", seen="1")])
+        await wait_until_async(lambda: status_of(shards.watch, [0, 1], None, "").unowned, "a look")
+        assert [shard.state for shard in shards.all] == [IDLE, READY]
+        await shards.stop("")
+
+    asyncio.run(run())
+
+
+def test_a_shard_whose_claim_another_node_has_won_is_ready_there_before_its_process_here_has_ended() -> None:
+    directory: Any = SimpleNamespace(name="a")
+    config = Config(cluster=ClusterConfig(shards=2))
+    shard = NodeShards(config, "", NOTHING_LOST, directory, stop_timeout=1.0).all[1]
+    link, other = make_pair()
+    shard._link = Link(link)
+    shard._set_state(STARTING)
+    shard.observed = Observed(1, 0, None)
+    owner = REPLACED(NODE, name="b")
+    for epoch, state in ((1, STARTING), (2, READY)):
+        shard.note_owner(OwnerRow(1, epoch=epoch, node="b"), owner, "a", is_gone=False)
+        assert (shard.state, shard.node, shard.is_here, shard.is_running) == (state, "b", False, True)
+    for end in (link, other):
+        end.close()

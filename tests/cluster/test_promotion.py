@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from leveret.storage.row_sources import POSTGRESQL, RowSource, open_source
 from tests.cluster.sharded import running
 from tests.cluster.test_freeze import frozen
 from tests.cluster.test_nodes import Node
-from tests.support.polling import wait_until
+from tests.support.polling import DEADLINE, wait_until, wait_until_async
 from tests.support.postgres import PostgresServer, execute, require_postgres
 from tests.support.processes import family
 
@@ -104,3 +106,39 @@ def test_an_old_primary_that_is_back_is_not_used(tmp_path: Path, servers: tuple[
             b"after the loss of the connections",
             b"after the loss of the process",
         ]
+
+
+def test_a_change_leaves_a_hung_primary_when_a_look_has_found_the_promoted_standby(
+    servers: tuple[PostgresServer, PostgresServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leveret.cluster.directory import Directory
+    from leveret.storage import postgres_probe
+
+    monkeypatch.setattr(postgres_probe, "SILENCE", math.inf)
+    old, new = servers
+    database = old.database().rpartition("/")[2]
+    hosts = f"{old.host}:{old.port},{new.host}:{new.port}"
+    dsn = f"postgresql://leveret@{hosts}/{database}?target_session_attrs=read-write"
+
+    async def scenario() -> None:
+        directory = Directory(ClusterSettings(dsn, "one", 0.6, True, shards=4))
+        await directory.join()
+        await directory.enter("host:1")
+        await directory.put([("user", "before", b"value")])
+        assert old.process is not None
+        with frozen(family(old.process.pid)):
+            new.promote()
+            change = asyncio.create_task(directory.put([("user", "after", b"value")]))
+            look = asyncio.create_task(directory.look(0))
+            await wait_until_async(lambda: None not in (directory._changes._begun, directory._looks._begun))
+            session = directory._looks._session
+            assert session is not None
+            session.abort()
+            await asyncio.gather(look, return_exceptions=True)
+            await wait_until_async(lambda: execute(new.dsn(database), "SELECT NOT pg_is_in_recovery()")[0][0])
+            await directory.look(0)
+            await asyncio.wait_for(change, DEADLINE)
+        assert [key for _, key, _ in (await directory.records(0))[1]] == ["before", "after"]
+        directory.close()
+
+    asyncio.run(scenario())

@@ -116,6 +116,18 @@ def test_after_an_interruption_every_owner_may_connect_again() -> None:
     assert looking.looks_until_claim() == 6
 
 
+def test_a_node_that_is_gone_stays_gone_until_its_shard_is_claimed_or_the_server_answers_again() -> None:
+    gone = node("a", live=False)
+    looking = Looking(owned(0), nodes=[gone, node("b")])
+    looking.looks_until_claim()
+    looking.watch.note_claim(0)
+    assert (looking.watch.owner_of(0), looking.watch.is_gone(gone)) == (None, True)
+    looking.watch.interrupt()
+    assert (looking.watch.owner_of(0), looking.watch.is_gone(gone)) == (None, True)
+    looking.look()
+    assert (looking.watch.owner_of(0), looking.watch.is_gone(gone)) == ("a", False)
+
+
 def test_a_released_shard_and_one_that_never_had_an_owner_are_claimed_at_once() -> None:
     looking = Looking(owned(0, None), owned(1), nodes=[node("b")])
     looking.look()

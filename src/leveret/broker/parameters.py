@@ -7,8 +7,8 @@ operator policies. `Broker.parameter_watches` has what acts on the parameters of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker import metadata
@@ -51,10 +51,12 @@ class Setter:
     Attributes:
         user: The name of the user of the store; "" for an operator, or if it is unknown.
         is_operator: Whether it was an operator of the broker, or the configuration.
+        is_deleted: Whether the user was deleted since. Another user may have the name.
     """
 
     user: str = ""
     is_operator: bool = False
+    is_deleted: bool = False
 
 
 # The setter of parameters that an earlier version has stored, or a user who is not in the store.
@@ -187,6 +189,23 @@ class Parameters:
         """Return the setter of a parameter; `UNKNOWN` unless its component is watched."""
         return self._setters.get((component, name), UNKNOWN)
 
+    def mark_deleted(self, component: str, users: Collection[str]) -> dict[str, Setter]:
+        """Mark the setters of parameters of a component who are among deleted users, and return them by parameter."""
+        marked = {
+            name: replace(setter, is_deleted=True)
+            for (known, name), setter in self._setters.items()
+            if known == component and setter.user in users and not setter.is_deleted
+        }
+        for name, setter in marked.items():
+            self._setters[component, name] = setter
+            record = _record(self._values[component, name], setter)
+            self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
+        return marked
+
+    def setters(self, component: str) -> Iterator[str]:
+        """Yield the name of the user who set each parameter of a component, unless it was an operator or is unknown."""
+        return (setter.user for (known, _), setter in self._setters.items() if known == component and setter.user)
+
     def items(self) -> Iterator[tuple[str, str, Value]]:
         """Yield the component, the name and the value of each parameter, operator policies included."""
         for (component, name), value in list(self._values.items()):
@@ -215,7 +234,7 @@ class Parameters:
         """Restore a parameter from the log."""
         self._values[component, name] = record["value"]
         if "user" in record:
-            self._setters[component, name] = Setter(record["user"], record["operator"])
+            self._setters[component, name] = Setter(record["user"], record["operator"], record.get("deleted", False))
         self.vhost.update_limits()
 
     def clear(self) -> None:
@@ -325,14 +344,19 @@ def _check_limits(name: str, value: Value) -> None:
 
 
 def _pack(name: str, value: Value, setter: Setter | None = None) -> bytes:
-    known = {} if setter is None else {"user": setter.user, "operator": setter.is_operator}
     try:
-        record = metadata.pack({"version": VERSION, "value": value, **known})
+        record = _record(value, setter)
     except (OverflowError, ValueError, TypeError):
         raise PreconditionFailed(f"parameter '{name}' has a value that cannot be stored") from None
     if len(record) > MAX_VALUE_SIZE:
         raise PreconditionFailed(f"parameter '{name}' has {len(record)} bytes; expected at most {MAX_VALUE_SIZE}")
     return record
+
+
+def _record(value: Value, setter: Setter | None) -> bytes:
+    known = {} if setter is None else {"user": setter.user, "operator": setter.is_operator}
+    deleted = {"deleted": True} if setter is not None and setter.is_deleted else {}
+    return metadata.pack({"version": VERSION, "value": value, **known, **deleted})
 
 
 def _is_same(first: Value, second: Value) -> bool:

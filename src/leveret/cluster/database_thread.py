@@ -61,6 +61,12 @@ class DatabaseThread:
         self._work.put((work, result))
         return await result
 
+    def check(self) -> None:
+        """Have the statement under way fail if its connection can no longer be used. May be called from any thread."""
+        session = self._session
+        if session is not None and not self._may_use(session):
+            session.abort()
+
     def close(self) -> None:
         """Close the connection. A statement that the server has not answered fails."""
         if self._probe is not None:

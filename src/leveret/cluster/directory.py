@@ -303,6 +303,8 @@ class Directory:
                 if not self._is_current(session):
                     raise NotPrimary("the server is an old primary: a standby was promoted since")
                 self.server = session.facts.server
+            for thread in (self._looks, self._changes):
+                thread.check()  # one of them may wait for an old primary that hangs
         except BaseException:
             session.close()
             raise

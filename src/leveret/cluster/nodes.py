@@ -110,7 +110,7 @@ class NodeShard(Shard):
     @property
     def is_here(self) -> bool:
         """Whether a process of this node serves it."""
-        return self._link is not None and self.state == READY
+        return self._link is not None and self.state == READY and not self.has_lost
 
     @property
     def node(self) -> str:
@@ -192,7 +192,9 @@ class NodeShard(Shard):
         self._close_link()
         self.close_remote()
         self.pid = 0
-        if self.has_lost or is_leaving:
+        if self.has_lost:
+            self._nodes.note_owner(self)
+        elif is_leaving:
             self._set_state(IDLE)
         else:
             self.restarts += 1
@@ -212,12 +214,15 @@ class NodeShard(Shard):
         self.epoch, self.takeovers = row.epoch, row.takeovers
         self.takeover_age, self.takeover_seconds = row.lost_ago, row.outage
         self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
+        if self.state == STARTING and self._is_claimed(row, own):
+            self.has_lost = True  # the process will notice, and end
         if self.has_process or self.state == STOPPED:
             if self._is_taken_over(row, own):
                 logger.error("node '%s' has taken over shard %d, whose process here is to end", row.node, self.number)
                 self._set_state(MOVING)
                 self._end_by = time.monotonic() + _END_TIMEOUT
-            return
+            if not self.has_lost or self.state == STOPPED:
+                return
         if self.owner is None or row.node == own:
             self._set_state(RESTARTING if row.node == own else IDLE)
         elif is_gone:
@@ -226,11 +231,15 @@ class NodeShard(Shard):
             self.pid = -row.epoch  # connections to a former owner's control socket are not used again
             self._set_state(READY)
 
+    def _is_claimed(self, row: OwnerRow, own: str, later: int = 0) -> bool:
+        """Return whether another node has claimed the shard since this one decided to, after some more claims."""
+        return self.observed is not None and row.node not in (None, own) and row.epoch > self.observed.epoch + later
+
     def _is_taken_over(self, row: OwnerRow, own: str) -> bool:
         """Return whether another node has claimed the shard since the process here has."""
-        if self._link is None or self.observed is None or self._end_by is not None or self.state == STOPPED:
+        if self._link is None or self._end_by is not None or self.state == STOPPED:
             return False
-        return row.node not in (None, own) and row.epoch > self.observed.epoch + 1
+        return self._is_claimed(row, own, later=1)
 
     def check(self, elapsed: float) -> None:
         """Check the process as above. One that has to end is killed if it does not."""
@@ -505,10 +514,12 @@ class NodeShards(Shards):
         asked = time.monotonic()
         view = await self._directory.look(self._applied_version)
         self.watch.observe(view, asked, time.monotonic())
+        self._note_owners()
         for name, address in self.watch.suspects().items():
             if await is_deserted(address):
                 logger.warning("node '%s' has left its database sessions, and does not listen any more: it is gone", name)
                 self.watch.note_desertion(name, time.monotonic())
+                self._note_owners()
         # Before a claim of shard 0, whose process must know.
         self._asks_shared = self.watch.shards is None
         if self._has_begun and view.version > self._version:
@@ -521,7 +532,6 @@ class NodeShards(Shards):
             return
         lost = self.watch.lost_nodes()
         for shard in self.all:
-            self._note_owner(shard)
             for name in lost:
                 shard.disown(name)
         if self._left:
@@ -625,7 +635,14 @@ class NodeShards(Shards):
             await self._directory.want(shard, node)
             self._look_now.set()
 
-    def _note_owner(self, shard: NodeShard) -> None:
+    def _note_owners(self) -> None:
+        """Note the owners in the turn in which the watch finds them, so that the shards agree with the status."""
+        if not self._is_stopping:
+            for shard in self.all:
+                self.note_owner(shard)
+
+    def note_owner(self, shard: NodeShard) -> None:
+        """Note the owner of a shard as of the last look."""
         row = self.watch.owners.get(shard.number)
         if row is None:
             return

@@ -205,6 +205,8 @@ class Watch:
         self._note_drains(answered)
         pause = answered - self._looked
         allowance = RECONNECT_TIME if self._is_interrupted else 0.0
+        if self._is_interrupted:
+            self._free.clear()
         self._looked, self._is_interrupted = answered, False
         for node in view.nodes:
             if node.live:
@@ -288,12 +290,14 @@ class Watch:
         return lost
 
     def interrupt(self) -> None:
-        """Note that the server does not answer: all owners may connect again, and then have their whole lease."""
+        """Note that the server does not answer: all owners may connect again, and then have their whole lease.
+
+        What is known stays known until the next look.
+        """
         self._is_interrupted = True
         self._unchanged.clear()
         self._sessions.clear()
         self._deserted.clear()
-        self._free.clear()
         self._absent = dict.fromkeys(self._absent, 0)
 
     def note_death(self, number: int) -> None:
@@ -303,8 +307,6 @@ class Watch:
     def note_claim(self, number: int) -> None:
         """Note that this node claims a shard."""
         self._dead.discard(number)
-        self._deserted.pop(number, None)
-        self._free.pop(number, None)
 
     def _is_free(self, owner: OwnerRow) -> bool:
         if owner.node is None:

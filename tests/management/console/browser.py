@@ -333,12 +333,14 @@ class Console:
         fits = "return document.documentElement.scrollWidth <= window.innerWidth"
         wait_until(lambda: self.script(fits), lambda: f"{self.location()} is wider than the window", SHOWN_WITHIN)
 
-    def findings(self, axe: str) -> list[str]:
-        """Return what axe-core finds, whose source is `axe`."""
+    def findings(self, axe: str, *rules: str) -> list[str]:
+        """Return what axe-core finds, whose source is `axe`, by some of its rules or by all."""
         self.script(axe)
         found = self.driver.execute_async_script(
-            "const [done] = arguments;"
-            "axe.run(document, {resultTypes: ['violations']}).then(({ violations }) => done(violations));"
+            "const [rules, done] = arguments;"
+            "const options = { resultTypes: ['violations'], ...(rules.length && { runOnly: rules }) };"
+            "axe.run(document, options).then(({ violations }) => done(violations));",
+            rules,
         )
         return [
             f"{finding['id']}: {node['html'][:200]} {node['failureSummary']}"

@@ -35,6 +35,19 @@ def api(nodes: tuple[Node, Node, str]) -> HttpBroker:
     return HttpBroker(nodes[0])
 
 
+@pytest.mark.parametrize("tags", ["monitoring", "administrator,read-only"])
+def test_users_who_change_no_nodes(console: Console, api: HttpBroker, tags: str) -> None:
+    assert api("PUT", "/users/watcher", {"password": "watcher", "tags": tags}).status in (201, 204)
+    console.open("overview")
+    console.sign_in("watcher")
+    console.see("one disk (no synchronous standby)")
+    console.see_result([], "return [...document.querySelectorAll('main td button')].map(({ innerText }) => innerText)")
+    for method, path in (("POST", "cluster/nodes/two/drain"), ("DELETE", "cluster/nodes/two"), ("POST", "shards/0/move")):
+        assert api(method, f"/leveret/{path}", {}, user="watcher").status == 401
+    console.leave()
+    assert api("DELETE", "/users/watcher").status == 204
+
+
 def test_shards_and_nodes(console: Console, nodes: tuple[Node, Node, str], axe: str) -> None:
     _, two, dsn = nodes
     console.enter("overview")

@@ -241,7 +241,10 @@ def pages(api: HttpBroker) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
 
 
 def test_layout(console: Console, large: HttpBroker, axe: str) -> None:
-    """No text overlaps another one or is cut without a title, all controls can be reached, and axe-core finds nothing."""
+    """No text overlaps another one or is cut without a title, and all controls can be reached.
+
+    axe-core finds nothing, and no contrast that is too low in dark colours.
+    """
     faults = []
     with Clients(large):
         script = console.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LARGE})
@@ -261,6 +264,10 @@ def test_layout(console: Console, large: HttpBroker, axe: str) -> None:
                     console.driver.execute_async_script(SETTLED)
                     faults += [f"{where} at {size[0]}: {fault}" for fault in console.script(f"return {FAULTS}")]
                 faults += [f"{where}: {finding}" for finding in console.findings(axe)]
+                console.prefer("dark")
+                console.see_result("dark", "return document.documentElement.dataset.theme")
+                faults += [f"{where} in dark: {finding}" for finding in console.findings(axe, "color-contrast")]
+                console.prefer("light")
         finally:
             console.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
             console.leave()

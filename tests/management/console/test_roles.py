@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
+from uuid import uuid4
 
 import pytest
 
@@ -65,6 +66,7 @@ USER = ("users", "seen")
 BRANCHES = ("transactions",)
 BRANCH = ("kept-branch", "/leveret/branches")
 LEASE = ("kept-lease", "/leveret/leases")
+SINK = ("kept-sink", "/leveret/sink-transactions")
 OPERATIONS = "/leveret/operations/"
 BUTTONS = [
     Button(THING, {}, "Pause…", "POST", "/leveret/queues/%2F/thing/pause"),
@@ -77,6 +79,7 @@ BUTTONS = [
     Button(THING, {"tab": "messages"}, "Import…", "POST", "/leveret/queues/%2F/thing/messages/import", {}),
     Button(THING, {"tab": "messages"}, "Export", "GET", "/leveret/queues/%2F/thing/messages/export"),
     Button(THING, {}, "Delete…", "DELETE", "/queues/%2F/thing"),
+    Button(TOPIC, {"tab": "bindings"}, "Remove…", "DELETE", "/bindings/%2F/e/amq.fanout/e/topic/~", row="amq.fanout"),
     Button(TOPIC, {}, "Delete…", "DELETE", "/exchanges/%2F/topic"),
     Button(("policies",), {}, "Add policy", "PUT", "/policies/%2F/roles", POLICY),
     Button(("policies",), {}, "Delete…", "DELETE", "/policies/%2F/known", row="known"),
@@ -95,6 +98,7 @@ BUTTONS = [
     Button(("links",), {}, "Delete…", "POST", f"{OPERATIONS}links.delete", {}, "kept-link", "/leveret/links"),
     Button(BRANCHES, {"kind": "branches"}, "Roll back…", "POST", f"{OPERATIONS}dtx.rollback", {}, *BRANCH),
     Button(("pipelines",), {"tab": "leases"}, "Release…", "POST", f"{OPERATIONS}leases.release", {}, *LEASE),
+    Button(("pipelines",), {"tab": "transactions"}, "Abort…", "POST", f"{OPERATIONS}stages.discard", {}, *SINK),
     Button(("users",), {}, "Add user", "PUT", "/users/roles", {"password": "x", "tags": ""}),
     Button(USER, {}, "Change…", "PUT", "/users/roles", {"password": "x", "tags": ""}),
     Button(USER, {}, "Limits…", "PUT", "/user-limits/seen/max-channels", {"value": -1}),
@@ -169,6 +173,7 @@ def restore(api: HttpBroker) -> None:
     api("PUT", "/exchanges/%2F/topic", {"type": "topic"})
     for source in ("amq.fanout", "amq.direct"):
         api("POST", f"/bindings/%2F/e/{source}/q/thing", {})
+    api("POST", "/bindings/%2F/e/amq.fanout/e/topic", {})
     api("PUT", "/policies/%2F/known", POLICY)
     for name, vhost in (("of-vhost", "/"), ("of-all", None)):
         api("PUT", f"/leveret/alert-rules/{name}", {"kind": "depth", "threshold": 1e9, "vhost": vhost})
@@ -232,7 +237,7 @@ def shows(console: Console, button: Button, enabled: bool) -> bool:
 
 @pytest.fixture
 def clients(api: HttpBroker, things: None) -> Iterator[None]:
-    """A suspended link, a branch and a lease."""
+    """A suspended link, a branch, a lease and a sink transaction."""
     with ExitStack() as stack:
         peer = stack.enter_context(session(api, "kept"))
         source = Source("/queues/thing", durable=2, expiry_policy="never")
@@ -244,6 +249,9 @@ def clients(api: HttpBroker, things: None) -> Iterator[None]:
         stack.callback(delete, api, "leased")
         channel = stack.enter_context(sync.connect(api.process.url())).channel()
         ask(channel, "lease.acquire", queue="leased", lease="kept-lease")
+        stage = str(uuid4())
+        ask(channel, "stage.open", stage=stage, app="kept-sink", exchanges=[])
+        stack.callback(ask, channel, "stage.discard", stages=[stage])
         yield
 
 
@@ -271,6 +279,24 @@ def test_a_button_is_enabled_if_the_api_accepts_what_it_requests(
             console.see_heading()
         what = f"'{button.text}' of {button.path} for {user}: {reply.status} {reply.content[:200]!r}"
         wait_until(partial(shows, console, button, accepted), what, 30)
+
+
+@pytest.mark.parametrize(("role", "allowed"), [("operator", False), ("administrator", True)])
+def test_listed_queues_are_deleted_by_administrators_by_role(
+    team: str, console: Console, api: HttpBroker, role: str, allowed: bool
+) -> None:
+    grants = [{"role": role, "vhosts": "^/$", "names": "^team"}, {"role": "observer", "vhosts": "^/$", "names": ".*"}]
+    assert api("PUT", f"/leveret/roles/{team}", {"grants": grants}).status == 204
+    console.open("queues")
+    console.sign_in(team)
+    console.see("2 queues")
+    console.see_enabled("Delete listed…", enabled=allowed)
+    if allowed:
+        console.click("Delete listed…")
+        console.check("Keep queues with messages")
+        console.see("1 queue of 2 would be deleted, with 1 message. Your user lacks the role for 1 queue more.")
+    assert api("DELETE", "/queues/%2F/invoices", user=team).status == 401
+    assert api("DELETE", "/queues/%2F/team.orders", user=team).status == (204 if allowed else 401)
 
 
 def test_a_user_closes_the_own_connections(things: None, console: Console, api: HttpBroker) -> None:
