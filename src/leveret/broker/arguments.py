@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable, FieldValue, Frozen, freeze, interval_of, intervals_of
-from leveret.wire.amqp0.values import RawTimestamp
 
 logger = logging.getLogger("leveret.broker")
 
@@ -168,7 +167,7 @@ def _text(value: FieldValue) -> str:
 _KINDS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((bool,), "boolean"),
     ((str, bytes, bytearray, memoryview), "string"),
-    ((datetime, RawTimestamp), "timestamp"),
+    ((datetime,), "timestamp"),
     ((int,), "integer"),
     ((float,), "float"),
     ((Decimal,), "decimal"),
