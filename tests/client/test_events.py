@@ -15,7 +15,7 @@ from leveret.client.parameters import Parameters
 
 CONNECTED = Connected("h", 1, 1, True)
 FLOOD: list[Event] = [event for number in range(1000) for event in (Blocked(str(number)), Unblocked())]
-# What a server sends, and what remains of it.
+# The events of a server, and those that remain.
 SENT = [CONNECTED, *FLOOD, Blocked("last"), Closed(None), *FLOOD]
 LEFT = [CONNECTED, Blocked("last"), Closed(None), Unblocked()]
 
