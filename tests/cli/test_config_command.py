@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -73,7 +75,7 @@ def test_no_command_prints_secrets(tmp_path: Path) -> None:
 
 def test_the_data_directory(tmp_path: Path) -> None:
     directory = str(tmp_path / "data")
-    assert f'server.data_dir = "{directory}"  # --set' in ok("show", "--data-dir", directory)
+    assert f'server.data_dir = "{directory}"  # --data-dir' in ok("show", "--data-dir", directory)
     assert directory in ok("diff", "--data-dir", directory)
     assert "no broker" in run("diff", "--running", "--data-dir", directory).output.lower()
 
@@ -224,3 +226,40 @@ def test_certificates_are_reloaded_if_there_was_a_listener(cert: str | None) -> 
 
     assert needs_restart("tls.cert", {"tls.cert": cert}, {"tls.cert": "new.pem"}) == (cert is None)
     assert needs_restart("tls.port", {"tls.cert": cert}, {"tls.cert": cert})
+
+
+def test_an_error_names_the_flag() -> None:
+    for arguments, message in (
+        (["--port", "70000"], "--port: server.port: got 70000, expected"),
+        (["--set", "server.port=70000"], "--set: server.port: got 70000, expected"),
+        (["--set", "tls.ca="], "--set: tls.ca: got '', expected"),
+        (["--store", "postgresql://h/d", "--set", "storage.synchronous=extra"], "--set: 'storage.synchronous' is 'extra'"),
+    ):
+        result = CliRunner().invoke(leveret, ["serve", *arguments])
+        assert (result.exit_code, message in result.output) == (1, True), result.output
+
+
+def _parameters(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
+    """Yield the parameters of a command and its subcommands, each with the command's name."""
+    yield from ((path, parameter) for parameter in command.params)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _parameters(inner, f"{path} {name}")
+
+
+def test_an_empty_path_is_refused() -> None:
+    taken = []
+    paths = [(path, item) for path, item in _parameters(leveret, "leveret") if isinstance(item.type, click.Path)]
+    for path, parameter in paths:
+        try:
+            parameter.type.convert("", parameter, None)
+        except click.BadParameter as refused:
+            assert "the path is empty" in str(refused)
+        else:
+            taken.append(f"{path} {parameter.name}")
+    assert paths and not taken
+    result = CliRunner().invoke(leveret, ["serve", "--data-dir", ""])
+    assert (result.exit_code, "the path is empty" in result.output) == (2, True), result.output

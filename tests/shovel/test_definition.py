@@ -38,7 +38,10 @@ def test_older_names_are_accepted() -> None:
         ("src-exchange", "x", "'src-queue' and 'src-exchange' are both given"),
         ("dest-exchange", "x", "'dest-queue' and 'dest-exchange' are both given"),
         ("ack-mode", "sometimes", "on-confirm, on-publish, no-ack"),
-        ("reconnect-delay", True, "seconds from 0"),
+        *(
+            ("reconnect-delay", value, "expected seconds from 1 to 86400, or 0 for no restart")
+            for value in (True, "1", 1e-6, 0.999, -1, 86401, float("nan"))
+        ),
         ("dest-add-forward-headers", "yes", "true or false"),
         ("dest-publish-properties", {"colour": 1}, "delivery_mode"),
         ("dest-publish-properties", {"priority": "high"}, "from 0 to 255"),
@@ -53,6 +56,11 @@ def test_an_error_names_the_key(key: str, value: Any, expected: str) -> None:
         read_definition("s", {**BASIC, key: value})
     assert key in str(raised.value)
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(("stored", "delay"), [(0, 0.0), (1e-6, 1.0), (0.5, 1.0), (1, 1.0), (7.5, 7.5)])
+def test_a_short_delay_of_an_earlier_version_is_a_second(stored: float, delay: float) -> None:
+    assert read_definition("s", {**BASIC, "reconnect-delay": stored}, is_stored=True).reconnect_delay == delay
 
 
 def test_a_source_is_required() -> None:

@@ -75,7 +75,7 @@ def set_shovel(own: LeveretProcess, name: str, source: Broker, destination: Brok
         "src-prefetch-count": 20,
         "dest-uri": destination.url(),
         "dest-queue": name,
-        "reconnect-delay": 0.1,
+        "reconnect-delay": 1,
         **more,
     }
     call(own.data_dir, "parameters.set", {"component": "shovel", "name": name, "value": value})

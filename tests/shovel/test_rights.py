@@ -42,7 +42,7 @@ def broker() -> Iterator[Any]:
 
 def set_shovel(broker: Any, user: str | None, **changes: Any) -> None:
     """Set a shovel as a user of the broker, or as an operator."""
-    value = {**LOCAL, "reconnect-delay": 0.05, **{key.replace("_", "-"): item for key, item in changes.items()}}
+    value = {**LOCAL, "reconnect-delay": 1, **{key.replace("_", "-"): item for key, item in changes.items()}}
     arguments = {"component": "shovel", "name": "s", "vhost": "a", "value": value}
     if user is not None:
         arguments["user"] = user
@@ -133,7 +133,7 @@ async def test_a_change_of_permissions_reaches_a_shovel_over_amqp10(broker: Any)
     call(broker, "users.add", name="u", password="u")
     call(broker, "permissions.set", user="u", vhost="a", **ALL)
     await fill(url(broker, "root", "a"), "mine", 3)
-    value = {**LOCAL, "src-protocol": "amqp10", "src-address": "/queues/mine", "reconnect-delay": 0.05}
+    value = {**LOCAL, "src-protocol": "amqp10", "src-address": "/queues/mine", "reconnect-delay": 1}
     del value["src-queue"]
     call(broker, "parameters.set", component="shovel", name="s", vhost="a", value=value, user="u")
     await wait_until_async(forwarded(broker, 3))
@@ -156,7 +156,7 @@ async def test_a_shovel_stops_when_its_user_loses_permissions(broker: Any) -> No
     call(broker, "permissions.set", user="u", vhost="a", **ALL)
     await wait_until_async(running(broker))
     call(broker, "users.delete", name="u")
-    await wait_until_async(says(broker, "user 'u', for whom the shovel acts, does not exist"))
+    await wait_until_async(says(broker, "user 'u', for whom the shovel acts, was deleted"))
 
 
 def running(broker: Any) -> Any:
@@ -165,6 +165,45 @@ def running(broker: Any) -> Any:
         return bool(found is not None and found.state == "running")
 
     return is_running
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+async def test_a_new_user_does_not_inherit_the_shovels_of_a_deleted_one(tmp_path: Any, is_remote: bool) -> None:
+    users = {name: user for name, user in USERS.items() if name == "root"}
+    config = {"vhosts": {"a": {}}, "users": users, "management": {"shovel_networks": ["127.0.0.1/32"]}}
+    deleted = "user 'u', for whom the shovel acts, was deleted; set it again"
+
+    def add_user(broker: Any) -> None:
+        call(broker, "users.add", name="u", password="u", tags=["administrator"])
+        call(broker, "permissions.set", user="u", vhost="a", **ALL)
+
+    with leveret.Broker(data_dir=tmp_path, config=config) as broker, leveret.Broker() as far:
+        add_user(broker)
+        place = far.url.rstrip("/") + "/%2F"
+        value = {"src_uri": place, "dest_uri": place} if is_remote else {}
+        set_shovel(broker, "u", **value)
+        await wait_until_async(running(broker))
+        call(broker, "users.delete", name="u")
+        add_user(broker)
+        await wait_until_async(says(broker, deleted))
+        call(broker, "shovels.restart", vhost="a", name="s")
+        await wait_until_async(says(broker, deleted))
+    with leveret.Broker(data_dir=tmp_path, config=config) as broker, leveret.Broker() as far:
+        await wait_until_async(says(broker, deleted))
+        place = far.url.rstrip("/") + "/%2F"
+        set_shovel(broker, "u", **({"src_uri": place, "dest_uri": place} if is_remote else {}))
+        await wait_until_async(running(broker))
+
+
+async def test_a_user_who_was_deleted_while_the_shovel_was_not_served_is_deleted(tmp_path: Any) -> None:
+    config = {"vhosts": {"a": {}}, "users": {name: user for name, user in USERS.items() if name != "maker"}}
+    for users in (USERS, config["users"], USERS):
+        with leveret.Broker(data_dir=tmp_path, config={**config, "users": users}) as broker:
+            if list(call(broker, "parameters.list", component="shovel")):
+                await wait_until_async(says(broker, "user 'maker', for whom the shovel acts, was deleted"))
+            else:
+                set_shovel(broker, "maker")
+                await wait_until_async(running(broker))
 
 
 async def test_a_shovel_of_a_former_administrator_loses_its_destination(broker: Any) -> None:
@@ -210,7 +249,7 @@ async def test_a_shovel_that_is_set_again_keeps_a_user_who_exists(broker: Any) -
     for user, changes, kept in (
         ("limited", {}, True),
         ("deleted", {}, False),
-        ("deleted", credentials, True),
+        ("deleted", credentials, False),
         ("", credentials, True),
         (None, {}, True),
     ):
@@ -231,7 +270,7 @@ async def test_a_shovel_that_is_set_again_keeps_a_user_who_exists(broker: Any) -
 
 async def test_a_static_shovel_acts_for_its_user() -> None:
     shovels = {"s": {"vhost": "a", "user": "reader", "src_uri": "amqp:///a", "src_queue": "other", "dest_uri": "amqp:///a"}}
-    shovels["s"]["reconnect_delay"] = 0.05
+    shovels["s"]["reconnect_delay"] = 1
     with leveret.Broker(config={"vhosts": {"a": {}}, "users": USERS, "shovels": shovels}) as broker:
         await wait_until_async(says(broker, "read access to 'other' in vhost 'a' refused for user 'reader'"))
 

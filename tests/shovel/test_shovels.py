@@ -31,7 +31,7 @@ class Brokers:
 
     async def shovel(self, name: str = "s", **values: Any) -> None:
         value = {key.replace("_", "-"): item for key, item in values.items()}
-        value = {"src-uri": "amqp://", "dest-uri": self.far.url, "reconnect-delay": 0.05, **value}
+        value = {"src-uri": "amqp://", "dest-uri": self.far.url, "reconnect-delay": 1, **value}
         call(self.own, "parameters.set", component="shovel", name=name, value=value)
 
     def delete(self, name: str) -> None:

@@ -271,6 +271,9 @@ class Consumer:
         """Handle an error that made the broker remove the consumer from the queue."""
         self.queue_deleted()
 
+    def passed_over(self, text: str) -> None:
+        """Note that the queue keeps an entry, which the client cannot receive, for other consumers."""
+
     def missed(self, text: str) -> None:
         """Leave, because the client cannot receive an entry that the queue delivers to no other consumer instead."""
         self.leave()

@@ -7,8 +7,8 @@ operator policies. `Broker.parameter_watches` has what acts on the parameters of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker import metadata
@@ -42,6 +42,9 @@ FEDERATION: Final = (UPSTREAM, UPSTREAM_SET)
 VERSION: Final = 1
 # Bytes of a value in the log.
 MAX_VALUE_SIZE: Final = 1 << 20
+# Maximum number of global parameters, and bytes of all names and values in the log: every process keeps them in memory.
+MAX_GLOBAL: Final = 10_000
+MAX_GLOBAL_SIZE: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,12 @@ class Setter:
     Attributes:
         user: The name of the user of the store; "" for an operator, or if it is unknown.
         is_operator: Whether it was an operator of the broker, or the configuration.
+        is_deleted: Whether the user was deleted since. Another user may have the name.
     """
 
     user: str = ""
     is_operator: bool = False
+    is_deleted: bool = False
 
 
 # The setter of parameters that an earlier version has stored, or a user who is not in the store.
@@ -187,6 +192,23 @@ class Parameters:
         """Return the setter of a parameter; `UNKNOWN` unless its component is watched."""
         return self._setters.get((component, name), UNKNOWN)
 
+    def mark_deleted(self, component: str, users: Collection[str]) -> dict[str, Setter]:
+        """Mark the setters of parameters of a component who are among deleted users, and return them by parameter."""
+        marked = {
+            name: replace(setter, is_deleted=True)
+            for (known, name), setter in self._setters.items()
+            if known == component and setter.user in users and not setter.is_deleted
+        }
+        for name, setter in marked.items():
+            self._setters[component, name] = setter
+            record = _record(self._values[component, name], setter)
+            self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
+        return marked
+
+    def setters(self, component: str) -> Iterator[str]:
+        """Yield the name of the user who set each parameter of a component, unless it was an operator or is unknown."""
+        return (setter.user for (known, _), setter in self._setters.items() if known == component and setter.user)
+
     def items(self) -> Iterator[tuple[str, str, Value]]:
         """Yield the component, the name and the value of each parameter, operator policies included."""
         for (component, name), value in list(self._values.items()):
@@ -215,7 +237,7 @@ class Parameters:
         """Restore a parameter from the log."""
         self._values[component, name] = record["value"]
         if "user" in record:
-            self._setters[component, name] = Setter(record["user"], record["operator"])
+            self._setters[component, name] = Setter(record["user"], record["operator"], record.get("deleted", False))
         self.vhost.update_limits()
 
     def clear(self) -> None:
@@ -248,23 +270,27 @@ class GlobalParameters:
         # Writes metadata; the caller ends the turn.
         self.put: Callable[[str, str, bytes | None], None] = log.put
         self.values: dict[str, Value] = {}
+        # The bytes of each parameter in the log, and of all.
+        self._sizes: dict[str, int] = {}
+        self._size = 0
 
     def set(self, name: str, value: Value) -> bool:
         """Store a parameter; return whether it is new. Raises PreconditionFailed."""
-        if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 255:
+        if not 1 <= _name_size(name) <= 255:
             raise PreconditionFailed("invalid parameter name; expected 1 to 255 bytes")
         if name == CLUSTER_NAME and not (isinstance(value, str) and 1 <= len(value.encode("utf-8", "replace")) <= 255):
             raise PreconditionFailed("invalid cluster name; expected a string of 1 to 255 bytes")
         record = _pack(name, value)
         is_new = name not in self.values
-        self.values[name] = value
+        self._check_total(name, len(record))
+        self._keep(name, value, len(record))
         self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), record)
         return is_new
 
     def delete(self, name: str) -> None:
         """Delete a parameter. Raises NotFound."""
         self.get(name)
-        del self.values[name]
+        self._drop(name)
         self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), None)
 
     def get(self, name: str) -> Value:
@@ -282,13 +308,41 @@ class GlobalParameters:
             if kind == metadata.GLOBAL_PARAMETER:
                 name = metadata.split_key(key)[0]
                 if value is None:
-                    self.values.pop(name, None)
+                    self._drop(name)
                 else:
                     self.restore(name, metadata.unpack(value))
 
     def restore(self, name: str, record: Record) -> None:
         """Restore a parameter from the log."""
-        self.values[name] = record["value"]
+        self._keep(name, record["value"], len(metadata.pack(record)))
+
+    def _check_total(self, name: str, size: int) -> None:
+        """Raise PreconditionFailed if a new parameter, or a larger value, exceeds a limit."""
+        if name not in self.values and len(self.values) >= MAX_GLOBAL:
+            raise PreconditionFailed(
+                f"global parameter '{name}' is one too many; expected at most {MAX_GLOBAL}: delete some"
+            )
+        size += _name_size(name)
+        before = self._sizes.get(name, 0)
+        total = self._size - before + size
+        if size > before and total > MAX_GLOBAL_SIZE:
+            raise PreconditionFailed(
+                f"global parameter '{name}' makes a total of {total} bytes; expected at most {MAX_GLOBAL_SIZE}: delete some"
+            )
+
+    def _keep(self, name: str, value: Value, size: int) -> None:
+        self._drop(name)
+        self.values[name] = value
+        self._sizes[name] = size + _name_size(name)
+        self._size += self._sizes[name]
+
+    def _drop(self, name: str) -> None:
+        self.values.pop(name, None)
+        self._size -= self._sizes.pop(name, 0)
+
+
+def _name_size(name: str) -> int:
+    return len(name.encode("utf-8", "surrogatepass"))
 
 
 def _check_name(vhost: Vhost, name: str) -> None:
@@ -325,14 +379,19 @@ def _check_limits(name: str, value: Value) -> None:
 
 
 def _pack(name: str, value: Value, setter: Setter | None = None) -> bytes:
-    known = {} if setter is None else {"user": setter.user, "operator": setter.is_operator}
     try:
-        record = metadata.pack({"version": VERSION, "value": value, **known})
+        record = _record(value, setter)
     except (OverflowError, ValueError, TypeError):
         raise PreconditionFailed(f"parameter '{name}' has a value that cannot be stored") from None
     if len(record) > MAX_VALUE_SIZE:
         raise PreconditionFailed(f"parameter '{name}' has {len(record)} bytes; expected at most {MAX_VALUE_SIZE}")
     return record
+
+
+def _record(value: Value, setter: Setter | None) -> bytes:
+    known = {} if setter is None else {"user": setter.user, "operator": setter.is_operator}
+    deleted = {"deleted": True} if setter is not None and setter.is_deleted else {}
+    return metadata.pack({"version": VERSION, "value": value, **known, **deleted})
 
 
 def _is_same(first: Value, second: Value) -> bool:

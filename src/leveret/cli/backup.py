@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from leveret.cli.failed import ERROR, INCOMPLETE, NO_BROKER, REFUSED, Failed
+from leveret.cli.options import FilePath
 from leveret.cli.output import StatusLine, moment, show_json, size
 from leveret.cli.remote import current, data_directory, remote_options, selected_url
 
@@ -24,7 +25,7 @@ _SECOND: Final = 1000
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=FilePath(path_type=Path))
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
@@ -158,11 +159,11 @@ def _prepare(directory: Path, data: os.stat_result) -> None:
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=FilePath(path_type=Path))
 @click.option(
     "--data-dir",
     "data_dir",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="The new data directory: empty or missing.",
 )
 @click.option("--check", "checks_only", is_flag=True, help="Check the backup, and restore nothing.")

@@ -10,6 +10,7 @@ import click
 
 from leveret.cli.client_command import quiet_option, url_option
 from leveret.cli.load.plan import EXCHANGES, Plan
+from leveret.cli.options import FilePath
 
 COUNT = click.IntRange(1, 100_000)
 DEFAULT_SECONDS = 10.0
@@ -70,7 +71,7 @@ DEFAULT_SECONDS = 10.0
 @click.option(
     "--json",
     "json_path",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    type=FilePath(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Write the results as JSON; - is standard output.",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from leveret.cli.failed import INCOMPLETE, REFUSED, Failed
+from leveret.cli.options import FilePath
 from leveret.cli.output import label, show_json, size
 from leveret.config.values import Setting
 
@@ -16,11 +17,11 @@ _PARTS = {"log": "log", "segments": "segments", "staged": "uploads"}
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=FilePath(path_type=Path))
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="The broker's configuration file, if it sets another location for segments.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leveret.cli.config_options import config_file, split_settings
+from leveret.cli.config_options import config_file, split_settings, store_settings
 from leveret.cli.failed import REFUSED, Failed
 from leveret.cli.http_options import URL
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 
 if TYPE_CHECKING:
     from leveret.storage.cluster import ClusterSettings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # The options of `leveret serve` that say where the database is.
 _store_options = together(
     click.option("--store", metavar="URL", help="PostgreSQL database. Default: that of the configuration."),
-    click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--config", "config_path", type=FilePath(path_type=Path), help="Configuration file (TOML)."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any other setting; repeatable."),
 )
 
@@ -37,9 +37,7 @@ def _database(store: str | None, config_path: Path | None, settings: tuple[str, 
     from leveret.node.composition import cluster_settings
     from leveret.storage.registry import without_extra
 
-    flags = split_settings(settings)
-    if store is not None:
-        flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
+    flags = split_settings(settings) + store_settings(store)
     try:
         found = cluster_settings(load_config(config_file(config_path), flags=flags, choices=CHOICES))
         if found is None:
@@ -54,7 +52,7 @@ def _database(store: str | None, config_path: Path | None, settings: tuple[str, 
 
 
 @click.command("import")
-@click.argument("data_dir", metavar="DATA_DIR", type=click.Path(path_type=Path))
+@click.argument("data_dir", metavar="DATA_DIR", type=FilePath(path_type=Path))
 @_store_options
 def import_data(data_dir: Path, store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
     """Copy a data directory into an empty PostgreSQL database.

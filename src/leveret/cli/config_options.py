@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 
 if TYPE_CHECKING:
     from leveret.config import Config
@@ -21,12 +21,12 @@ def _keep_data_dir(context: click.Context, parameter: click.Parameter, value: st
 
 
 config_options = together(
-    click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--config", "config_path", type=FilePath(path_type=Path), help="Configuration file (TOML)."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable."),
     click.option(
         "--data-dir",
         "data_dir",
-        type=click.Path(),
+        type=FilePath(),
         callback=_keep_data_dir,
         expose_value=False,
         help="The broker's data directory, as of `leveret serve`.",
@@ -35,16 +35,23 @@ config_options = together(
 )
 
 
-def split_settings(settings: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the pairs of --set. Raises `click.BadParameter`."""
+def split_settings(settings: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Return the settings of --set. Raises `click.BadParameter`."""
     return [_split(setting) for setting in settings]
 
 
-def _split(setting: str) -> tuple[str, str]:
+def store_settings(store: str | None) -> list[tuple[str, str, str]]:
+    """Return the settings of --store."""
+    if store is None:
+        return []
+    return [("storage.engine", "postgresql", "--store"), ("storage.dsn", store, "--store")]
+
+
+def _split(setting: str) -> tuple[str, str, str]:
     key, separator, value = setting.partition("=")
     if not separator:
         raise click.BadParameter(f"{setting!r}: expected KEY=VALUE", param_hint="--set")
-    return key.strip(), value
+    return key.strip(), value, "--set"
 
 
 def config_file(given: Path | None) -> Path | None:
@@ -63,5 +70,5 @@ def load_traced(given: Path | None, settings: tuple[str, ...]) -> tuple[Config, 
     from leveret.node.choices import CHOICES
 
     data_dir: str | None = click.get_current_context().meta[_DATA_DIR]
-    flags = [] if data_dir is None else [("server.data_dir", data_dir)]
+    flags = [] if data_dir is None else [("server.data_dir", data_dir, "--data-dir")]
     return trace_config(config_file(given), flags=flags + split_settings(settings), choices=CHOICES)

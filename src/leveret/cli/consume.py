@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from leveret.cli.client_command import SECONDS, quiet_option, url_option
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 
 # Settlement options of `consume` and `get`; parameter `settle`.
 settle_options = together(
@@ -36,7 +36,7 @@ output_options = together(
     ),
     click.option(
         "--output-dir",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FilePath(path_type=Path, file_okay=False),
         metavar="DIR",
         help="Write each body to its own file in this directory.",
     ),

@@ -14,6 +14,7 @@ import msgspec
 from leveret._build import __version__
 from leveret.broker.node_name import node_name
 from leveret.cli.failed import ERROR, Failed
+from leveret.cli.options import FilePath
 from leveret.cli.output import show_json, show_table, text
 from leveret.cli.remote import Remote, current, remote_options
 from leveret.config import Config
@@ -25,7 +26,7 @@ from leveret.management.definitions.report import Difference, Report
 
 _COLUMNS = (("change", "change"), ("object", "object"), ("before", "before"), ("after", "after"), ("reason", "reason"))
 
-_file = click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+_file = click.argument("file", type=FilePath(path_type=Path, allow_dash=True))
 _vhost = click.option("--vhost", help="Only this vhost.")
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 
 
 def key_of(option: str) -> str:
@@ -45,7 +45,7 @@ http_options = together(
     ),
     click.option(
         "--ca",
-        type=click.Path(path_type=Path),
+        type=FilePath(path_type=Path),
         callback=keep,
         expose_value=False,
         help="CA certificates in PEM for an https --url.",

@@ -20,6 +20,7 @@ from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.http_options import CA, URL
 from leveret.cli.migration.plan import Finding, findings, only_vhost, reason_to_stay
 from leveret.cli.migration.source import Key, Row, Source, amqp_uri, check_without_vhost, key_of, label_of, with_ca
+from leveret.cli.options import FilePath
 from leveret.cli.output import Item, counted, show_json, show_table
 from leveret.cli.remote import Remote, current, remote_options, selected_url
 from leveret.cli.shovel import add_origin_option
@@ -65,7 +66,7 @@ def _keep_target(context: click.Context, parameter: click.Parameter, value: str 
 @click.option(
     "--conf",
     "conf_path",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     metavar="FILE",
     help="Convert a rabbitmq.conf, and print Leveret's configuration. Without other options.",
 )

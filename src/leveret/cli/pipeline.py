@@ -15,6 +15,7 @@ import click
 from leveret._build import installation
 from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.failed import Failed
+from leveret.cli.options import FilePath
 from leveret.cli.output import Item, Reply, show_json, show_table
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def pipeline() -> None:
 
 
 def file_argument(function: Function) -> Function:
-    return click.argument("file", type=click.Path(dir_okay=False, exists=True), default="pipeline.toml")(function)
+    return click.argument("file", type=FilePath(dir_okay=False, exists=True), default="pipeline.toml")(function)
 
 
 def master_option(function: Function) -> Function:
@@ -68,7 +69,7 @@ def broker_options(function: Function) -> Function:
         function
     )
     function = click.option(
-        "--password-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the password."
+        "--password-file", type=FilePath(dir_okay=False, exists=True), help="File whose first line is the password."
     )(function)
     return click.option(
         "--url",
@@ -185,7 +186,7 @@ def _show(state: Item) -> None:
 @file_argument
 @master_option
 @click.option(
-    "--to", "target", type=click.Path(file_okay=False), default="package", show_default=True, help="Output directory."
+    "--to", "target", type=FilePath(file_okay=False), default="package", show_default=True, help="Output directory."
 )
 def package(file: str, master: str | None, target: str) -> None:
     """Package FILE for spark-submit on a cluster. Shows the script that submits it."""
@@ -199,7 +200,7 @@ def package(file: str, master: str | None, target: str) -> None:
 
 
 @pipeline.command()
-@click.argument("file", type=click.Path(dir_okay=False), default="pipeline.toml")
+@click.argument("file", type=FilePath(dir_okay=False), default="pipeline.toml")
 @click.option("--table", metavar="PATH", help="Compact this table instead of those of FILE.")
 @click.option(
     "--table-format",
@@ -336,7 +337,7 @@ def flow_options(function: Function) -> Function:
     return click.option(
         "--directory",
         required=True,
-        type=click.Path(file_okay=False),
+        type=FilePath(file_okay=False),
         help="Directory for checkpoints and status. A run resumes from the last one.",
     )(function)
 
@@ -351,7 +352,7 @@ def decode_options(function: Function) -> Function:
         help="Format of bodies.",
     )(function)
     function = click.option("--schema", metavar="COLUMNS", help="JSON schema: 'id BIGINT NOT NULL, name STRING'.")(function)
-    function = click.option("--schema-file", type=click.Path(dir_okay=False), help="File with the schema.")(function)
+    function = click.option("--schema-file", type=FilePath(dir_okay=False), help="File with the schema.")(function)
     function = click.option("--message", metavar="NAME", help="Protobuf message type.")(function)
     return click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be decoded.")(function)
 
@@ -543,10 +544,10 @@ def enrich(
 @click.option(
     "--rules",
     required=True,
-    type=click.Path(dir_okay=False, exists=True),
+    type=FilePath(dir_okay=False, exists=True),
     help="TOML file with [[rules]] tables: field, header, property or pattern, and action.",
 )
-@click.option("--key-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the hash key.")
+@click.option("--key-file", type=FilePath(dir_okay=False, exists=True), help="File whose first line is the hash key.")
 @click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be masked, which are stored unchanged.")
 @click.option("--to-exchange", metavar="NAME", help="Target exchange.")
 @click.option("--to-key", metavar="KEY", help="Routing key.  [default: that of each message]")

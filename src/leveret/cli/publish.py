@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from leveret.cli.client_command import quiet_option, timeout_option, url_option
+from leveret.cli.options import FilePath
 from leveret.cli.output import Item
 from leveret.cli.tables import read_table
 
@@ -24,7 +25,7 @@ FORMAT = click.Choice(["lines", "json", "raw"])
     "files",
     multiple=True,
     metavar="PATH",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    type=FilePath(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     help="Read messages from a file; - is standard input.",
 )
 @click.option(

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 from leveret.cli.output import Columns, Item, Reply, StatusLine, moment, seconds, show_json, show_table, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.tables import read_object
@@ -275,7 +275,7 @@ def delete(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
 @click.option("--payload", metavar="TEXT", help="The new payload.")
 @click.option(
     "--payload-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FilePath(path_type=Path, dir_okay=False, exists=True),
     help="A file with the new payload.",
 )
 @click.option("--properties", metavar="JSON", help="All new properties, as `browse --json` shows them.")

@@ -13,7 +13,7 @@ import click
 
 from leveret.cli.failed import ERROR, NO_BROKER, REFUSED, Failed
 from leveret.cli.http_options import CA, TOKEN, URL, http_options, keep, key_of
-from leveret.cli.options import together
+from leveret.cli.options import FilePath, together
 from leveret.cli.output import Columns, Item, Reply, label, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
@@ -34,7 +34,7 @@ remote_options = together(
     click.option(
         "--data-dir",
         "data_dir",
-        type=click.Path(path_type=Path),
+        type=FilePath(path_type=Path),
         callback=keep,
         expose_value=False,
         help="The broker's data directory.",
@@ -42,7 +42,7 @@ remote_options = together(
     click.option(
         "--config",
         "config",
-        type=click.Path(path_type=Path),
+        type=FilePath(path_type=Path),
         callback=keep,
         expose_value=False,
         help="The broker's configuration file.",

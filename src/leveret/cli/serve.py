@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leveret.cli.config_options import config_file, split_settings
+from leveret.cli.config_options import config_file, split_settings, store_settings
 from leveret.cli.failed import Failed
+from leveret.cli.options import FilePath
 
 if TYPE_CHECKING:
     from leveret.cli.serving import Serving
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--host", help="Address to listen on.  [default: localhost]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 5672]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.  [default: ~/.local/share/leveret]")
+@click.option("--data-dir", type=FilePath(path_type=Path), help="Data directory.  [default: ~/.local/share/leveret]")
 @click.option("--store", metavar="URL", help="PostgreSQL database for messages, instead of the data directory.")
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
+@click.option("--config", "config_path", type=FilePath(path_type=Path), help="Configuration file (TOML).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any other setting; repeatable.")
 @click.option(
     "--ready-file",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="When the broker is ready, write its host, port, pid and control socket to this file as JSON.",
 )
 @click.option(
@@ -58,11 +59,11 @@ def serve(
     from leveret.security.tls import TlsError
     from leveret.storage.salvage import Salvage
 
-    flags = split_settings(settings)
-    given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
-    flags += [(key, str(value)) for key, value in given.items() if value is not None]
-    if store is not None:
-        flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
+    given = {"host": host, "port": port, "data_dir": data_dir, "log_level": log_level}
+    flags = split_settings(settings) + [
+        (f"server.{key}", str(value), f"--{key.replace('_', '-')}") for key, value in given.items() if value is not None
+    ]
+    flags += store_settings(store)
     path = config_file(config_path)
     try:
         config, sources = trace_config(path, flags=flags, choices=CHOICES)

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.http_process import HttpProcess
 from leveret.cli.running import REOPEN_DELAY, Running
 from leveret.cli.telemetry_process import TelemetryProcess
-from leveret.config import Config, ConfigError, ServerConfig, load_config
+from leveret.config import Config, ConfigError, Flags, ServerConfig, load_config
 from leveret.config.values import Setting
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
@@ -70,7 +70,7 @@ class Serving(Running):
         self,
         config: Config,
         path: Path | None,
-        flags: Sequence[tuple[str, str]],
+        flags: Flags,
         ready_file: Path | None,
         salvage: Salvage = NOTHING_LOST,
         configured: Container[str] = (),

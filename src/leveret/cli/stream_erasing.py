@@ -10,6 +10,7 @@ import click
 
 from leveret._text import read_json
 from leveret.cli.failed import Failed
+from leveret.cli.options import FilePath
 from leveret.cli.output import Item, StatusLine, show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.stream_segments import POLL_INTERVAL, streams_of
@@ -39,7 +40,7 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 @click.option(
     "--rules",
     "rules_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="JSON list of rules, instead of the options above; the first rule that matches a row applies.",
 )
 @click.option("--seal", is_flag=True, help="Seal all current messages first, so that the rules apply to them too.")

@@ -11,6 +11,7 @@ import click
 
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
+from leveret.cli.options import FilePath
 from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
 from leveret.security.passwords import ARGON2ID, RABBITMQ_ALGORITHMS, RABBITMQ_SHA256
@@ -22,7 +23,7 @@ def password_file_option(function: Function) -> Function:
     """Add --password-file."""
     return click.option(
         "--password-file",
-        type=click.Path(path_type=Path),
+        type=FilePath(path_type=Path),
         metavar="PATH",
         help="File whose first line is the password; - is standard input.",
     )(function)

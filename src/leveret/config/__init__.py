@@ -6,7 +6,7 @@ The structs in `model` define the settings. The loader, its errors and `docs/con
 from __future__ import annotations
 
 from leveret.config.check import is_address
-from leveret.config.load import ConfigError, combine_config, load_config, trace_config
+from leveret.config.load import ConfigError, Flags, combine_config, load_config, trace_config
 from leveret.config.model import (
     Amqp09Config,
     Amqp10Config,
@@ -44,6 +44,7 @@ __all__ = [
     "CompatConfig",
     "Config",
     "ConfigError",
+    "Flags",
     "LimitsConfig",
     "MailConfig",
     "OAuthConfig",

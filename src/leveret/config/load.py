@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,11 +26,13 @@ from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
 from leveret.config.schema import Choices, Key, Table, schema_of
 from leveret.config.values import READERS, Setting
 
-__all__ = ["ConfigError", "combine_config", "load_config", "trace_config"]
+__all__ = ["ConfigError", "Flags", "combine_config", "load_config", "trace_config"]
 
 PREFIX = "LEVERET_"
-# The source of settings of the command line.
+# The source of settings of the command line, unless they have a flag of their own.
 FLAG = "--set"
+# Settings of the command line: a dotted key in TOML notation, a value as text, and the flag, by default `FLAG`.
+Flags: TypeAlias = Sequence[tuple[str, str] | tuple[str, str, str]]
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
 
@@ -60,7 +63,7 @@ class _Tree:
 def load_config(
     path: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
-    flags: Sequence[tuple[str, str]] = (),
+    flags: Flags = (),
     *,
     choices: Choices = MappingProxyType({}),
 ) -> Config:
@@ -69,7 +72,7 @@ def load_config(
     Args:
         path: The TOML file, if any.
         environment: The environment variables. Default: `os.environ`.
-        flags: Pairs of a dotted key in TOML notation and a value as text.
+        flags: Settings of the command line.
         choices: The valid names of engines and mechanisms. Without them, any name is valid.
 
     Raises:
@@ -81,7 +84,7 @@ def load_config(
 def trace_config(
     path: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
-    flags: Sequence[tuple[str, str]] = (),
+    flags: Flags = (),
     *,
     choices: Choices = MappingProxyType({}),
 ) -> tuple[Config, dict[str, str]]:
@@ -96,9 +99,9 @@ def trace_config(
         with tree.collecting():
             _read_file(Path(path), root, tree)
     _read_environment(environment, root, tree)
-    for key, text in flags:
+    for key, text, *flag in flags:
         with tree.collecting():
-            _read_flag(key, text, root, tree)
+            _read_flag(key, text, root, tree, *flag)
     config = _checked(root, tree, choices)
     return config, {dotted(known): source for known, source in tree.sources.items() if known[-1]}
 
@@ -203,18 +206,18 @@ def _path_of_words(words: list[str], root: Table) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
+def _read_flag(key: str, text: str, root: Table, tree: _Tree, flag: str = FLAG) -> None:
     try:
         nested: Setting = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(
-            f'{FLAG} {key!r}: invalid setting name; expected a name such as server.port or users."a.b".tags'
+            f'{flag} {key!r}: invalid setting name; expected a name such as server.port or users."a.b".tags'
         ) from None
     path: list[str] = []
     while isinstance(nested, dict):
         word, nested = next(iter(nested.items()))
         path.append(word)
-    _flatten_text(text, root, tuple(path), FLAG, tree)
+    _flatten_text(text, root, tuple(path), flag, tree)
 
 
 def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tree: _Tree) -> None:

@@ -818,7 +818,7 @@ class ShovelConfig(Section, frozen=True, kw_only=True):
     ] = None
     reconnect_delay: Annotated[
         Annotated[Seconds, Meta(ge=0)] | None,
-        about("Time before the shovel starts again after a failure. 0: it does not. Default: 5."),
+        about("Time before the shovel starts again after a failure, at least 1. 0: it does not. Default: 5."),
     ] = None
 
 

@@ -291,7 +291,7 @@ class SessionLinkInfo(Reply, kw_only=True):
         handle: The handle of the client.
         receives: Whether the broker is the receiver.
         queue: The queue from which the broker sends; "" for none.
-        max_message_size: The largest message that the broker receives, in bytes; 0 for no limit.
+        max_message_size: The largest message that the receiver accepts, in bytes; 0 for no limit.
     """
 
     session: int

@@ -284,6 +284,10 @@ class UserStore:
         """Return whether a user was deleted. A user who is not in the store may be that of a token."""
         return self.get(name) is None and (not self._has_tokens or name in self._changed_names)
 
+    def removed(self) -> list[str]:
+        """Return the names in the last change that have no user now."""
+        return [name for name in self._changed_names if self.get(name) is None]
+
     def is_new(self, name: str) -> bool:
         """Return whether `add` would add a user with this name, which the default user does not prevent."""
         return name not in self._stored and name not in self._declared

@@ -25,7 +25,8 @@ DEFAULT_PREFETCH: Final = 1000
 DEFAULT_RECONNECT_DELAY: Final = 5.0
 MAX_PREFETCH: Final = 65535
 MAX_URIS: Final = 64
-# Seconds.
+# Seconds. 0 means that the shovel does not start again.
+MIN_RECONNECT_DELAY: Final = 1
 MAX_RECONNECT_DELAY: Final = 86400
 MAX_COUNT: Final = 2**63 - 1
 # A key that RabbitMQ does not have.
@@ -133,17 +134,18 @@ class Definition:
     additions: Additions
 
 
-def read_definition(name: str, value: Value) -> Definition:
+def read_definition(name: str, value: Value, is_stored: bool = False) -> Definition:
     """Return the definition in the value of a parameter.
 
     Args:
         name: The name of the shovel.
         value: The value of the parameter.
+        is_stored: Whether an earlier version may have stored it, which had no minimum of `reconnect-delay`.
 
     Raises:
         PreconditionFailed: The definition is invalid; the message names the key.
     """
-    return _Reader(f"shovel '{name}'", value, lambda key: key).read()
+    return _Reader(f"shovel '{name}'", value, lambda key: key, 0 if is_stored else MIN_RECONNECT_DELAY).read()
 
 
 def read_settings(name: str, settings: Mapping[str, Value]) -> Definition:
@@ -167,11 +169,15 @@ class _Reader:
         shovel: The shovel in messages.
         value: The definition.
         spell: Returns a key as messages name it.
+        min_delay: The minimum of `reconnect-delay` except 0. A lower one counts as `MIN_RECONNECT_DELAY`.
     """
 
-    def __init__(self, shovel: str, value: Value, spell: Callable[[str], str]) -> None:
+    def __init__(
+        self, shovel: str, value: Value, spell: Callable[[str], str], min_delay: float = MIN_RECONNECT_DELAY
+    ) -> None:
         self.shovel = shovel
         self.spell = spell
+        self.min_delay = min_delay
         if not isinstance(value, dict):
             raise PreconditionFailed(f"{shovel} is not an object")
         self.values: dict[str, Value] = {}
@@ -266,9 +272,11 @@ class _Reader:
 
     def _delay(self) -> float:
         value = self.values.get("reconnect-delay", DEFAULT_RECONNECT_DELAY)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_RECONNECT_DELAY:
-            self._fail("reconnect-delay", value, f"seconds from 0 to {MAX_RECONNECT_DELAY}")
-        return float(value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or (value != 0 and not self.min_delay <= value <= MAX_RECONNECT_DELAY):
+            expected = f"seconds from {MIN_RECONNECT_DELAY} to {MAX_RECONNECT_DELAY}, or 0 for no restart"
+            self._fail("reconnect-delay", value, expected)
+        return float(max(value, MIN_RECONNECT_DELAY)) if value else 0.0
 
     def _properties(self) -> Mapping[str, Value]:
         given = self._table("dest-publish-properties")

@@ -13,7 +13,7 @@ from leveret.client.parameters import Parameters
 from leveret.security.destinations import Destinations, resolve
 from leveret.security.tags import ADMINISTRATOR
 from leveret.security.tickets import OPERATOR, issue
-from leveret.security.users import UserStore
+from leveret.security.users import User, UserStore
 from leveret.shovel.definition import Definition, End
 from leveret.shovel.uris import AMQP091, AMQP10, at_address, has_credentials, is_local, read_uri, with_ticket
 
@@ -56,7 +56,7 @@ class Rights:
 
     def is_trusted(self) -> bool:
         """Return whether the shovel may connect to every destination and name files."""
-        user = self._users.get(self._setter.user)
+        user = self._user()
         return self._is_static or self._setter.is_operator or (user is not None and ADMINISTRATOR in user.tags)
 
     def basis(self, acts: bool) -> object:
@@ -65,8 +65,9 @@ class Rights:
         Args:
             acts: Whether the shovel acts with the permissions of its user.
         """
-        user = self._users.get(self._setter.user) if acts else None
-        return self.is_trusted(), None if user is None else (user.permissions, user.topic_permissions)
+        user = self._user()
+        permissions = (user.permissions, user.topic_permissions) if acts and user is not None else None
+        return user is None, self.is_trusted(), permissions
 
     def check(self, definition: Definition) -> bool:
         """Return whether the shovel acts with the permissions of its user.
@@ -74,6 +75,10 @@ class Rights:
         Raises:
             AccessRefused: The shovel may not run. Addresses of names are checked when it connects.
         """
+        name = self._setter.user
+        if name and self._user() is None:
+            state = "was deleted" if self._setter.is_deleted else "does not exist"
+            raise AccessRefused(f"user '{name}', for whom the shovel acts, {state}; set it again as another user")
         acts = False
         for side, end in (("src", definition.source), ("dest", definition.destination)):
             for uri in end.uris:
@@ -112,6 +117,10 @@ class Rights:
         if not found:
             raise failures[0]
         return found
+
+    def _user(self) -> User | None:
+        """Return the user for whom the shovel acts; None if it is an operator, unknown or deleted."""
+        return None if self._setter.is_deleted else self._users.get(self._setter.user)
 
     def _at_home(self, uri: str, parameters: Parameters) -> Parameters:
         """Return the parameters of a URI without a host."""
@@ -173,8 +182,6 @@ class Rights:
                 f"'{side}-uri' has no user, and the shovel was set by an earlier version or by a user who logs in by token;"
                 " set it again as a user of the broker, or give the URI a user and a password"
             )
-        if self._users.get(name) is None:
-            raise AccessRefused(f"user '{name}', for whom the shovel acts, does not exist; set it again as another user")
         if not self._users.may_open(name, vhost):
             raise AccessRefused(f"access to vhost '{vhost}' refused for user '{name}', for whom the shovel acts")
 

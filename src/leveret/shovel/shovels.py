@@ -63,6 +63,8 @@ class Shovels(ParameterWatch):
         # The tasks of shovels that end.
         self._ending: set[asyncio.Task[None]] = set()
         self._started = False
+        # The names of deleted users whose shovels are not marked yet.
+        self._deleted: set[str] = set()
         self._checking: asyncio.Handle | None = None
         self._starting: asyncio.Task[None] | None = None
 
@@ -85,7 +87,7 @@ class Shovels(ParameterWatch):
         try:
             self.check(name, value, setter)
         except PreconditionFailed:
-            return self._users.get(setter.user) is not None
+            return not setter.is_deleted and self._users.get(setter.user) is not None
         return True
 
     def changed(self, vhost: str, name: str, value: Value | None, setter: Setter) -> None:
@@ -98,11 +100,15 @@ class Shovels(ParameterWatch):
 
     def users_changed(self) -> None:
         """Check the rights of all shovels in later turns, once for several changes."""
-        if self._shovels and self._checking is None:
-            self._checking = asyncio.get_running_loop().call_soon(self._check_all)
+        if self._shovels:
+            self._deleted.update(self._users.removed())
+            if self._checking is None:
+                self._checking = asyncio.get_running_loop().call_soon(self._check_all)
 
     def _check_all(self) -> None:
         self._checking = None
+        deleted, self._deleted = self._deleted, set()
+        self._mark_deleted(deleted)
         self._check_rights(list(self._shovels.items()))
 
     def _check_rights(self, unchecked: list[tuple[tuple[str, str, str], Shovel]]) -> None:
@@ -112,6 +118,15 @@ class Shovels(ParameterWatch):
                 shovel.start(self._cancel(shovel))
         if len(unchecked) > CHECKED_PER_TURN:
             asyncio.get_running_loop().call_soon(self._check_rights, unchecked[CHECKED_PER_TURN:])
+
+    def _mark_deleted(self, users: set[str]) -> None:
+        """Mark the dynamic shovels of deleted users, which run again only when they are set again."""
+        for vhost in list(self._broker.vhosts.values()):
+            for name, setter in vhost.parameters.mark_deleted(SHOVEL, users).items():
+                shovel = self._shovels.get((DYNAMIC, vhost.name, name))
+                if shovel is not None:
+                    shovel.rights = self._rights(setter)
+        self._broker.end_turn()
 
     def vhost_added(self, name: str) -> None:
         """Start the static shovels of a new vhost."""
@@ -161,6 +176,8 @@ class Shovels(ParameterWatch):
     async def _start_all(self) -> None:
         """Start the shovels that have not started since."""
         await self.prepare()
+        setters = {user for vhost in self._broker.vhosts.values() for user in vhost.parameters.setters(SHOVEL)}
+        self._mark_deleted({user for user in setters if self._users.get(user) is None})
         for vhost, component, name, value in self._parameters():
             if component == SHOVEL and (DYNAMIC, vhost, name) not in self._shovels:
                 setter = self._broker.vhost(vhost).parameters.setter(SHOVEL, name)
@@ -190,7 +207,7 @@ class Shovels(ParameterWatch):
         from leveret.shovel.definition import read_definition
 
         try:
-            definition = read_definition(name, value)
+            definition = read_definition(name, value, is_stored=True)
         except PreconditionFailed as error:
             # It was stored by a version that did not check it.
             logger.error("vhost '%s': %s", vhost, error)

@@ -506,3 +506,16 @@ async def test_polling_does_not_accumulate_waiters(connect: Connect, name: str) 
         waiting.cancel()
         await asyncio.wait([waiting])
     assert len(consumer._core._waiters.waiting) < 50
+
+
+async def test_a_stream_with_chunks_larger_than_the_prefetch(connect: Connect, name: str) -> None:
+    """RabbitMQ before 3.13 delivers a whole chunk of a stream once there is room for one message."""
+    channel = await (await connect()).channel()
+    await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    await fill(channel, name, 2000)
+    async with channel.consume(name, prefetch=10, arguments={"x-stream-offset": "first"}) as consumer:
+        for number in range(2000):
+            message = await consumer.next(60)
+            assert message.text() == f"{number}"
+            message.ack()
+    await channel.delete_queue(name)

@@ -125,7 +125,7 @@ def test_commands(api: HttpBroker, shovel: str) -> None:
 
 
 def test_a_shovel_that_fails_says_why(api: HttpBroker) -> None:
-    value = {"src-uri": "amqp://u:secret@127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://", "reconnect-delay": 0.05}
+    value = {"src-uri": "amqp://u:secret@127.0.0.1:1", "src-queue": "a", "dest-uri": "amqp://", "reconnect-delay": 1}
     api("PUT", "/parameters/shovel/%2F/failing", {"value": value})
     wait_until(lambda: show(api)["restarts"] >= 2)
     row = wait_until(lambda: next((row for row in [show(api)] if row["state"] == "terminated"), None))

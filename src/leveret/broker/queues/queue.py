@@ -413,6 +413,8 @@ class Queue(Destination):
             else:
                 self.refuse(entry, scope)
                 self.requeue(entry)
+                if holder is not None:
+                    holder.passed_over(str(undelivered))
             return
         if dead_letters:
             self.vhost.dead_letters.publish(entry, REJECTED)
@@ -420,6 +422,8 @@ class Queue(Destination):
             copy = self.prepare(entry.message, entry.overlay)
             self.refuse(copy, scope)
             self.insert_new(copy)
+            if holder is not None:
+                holder.passed_over(str(undelivered))
         if entry.state == ACQUIRED:
             settlement.forget_holder(entry)
             self.forget_transient(entry)

@@ -294,7 +294,7 @@ def _session_row(session: Row, links: list[Row]) -> Row:
                 "source_address": each["address"],
                 "queue_name": each["queue"],
                 "send_settled": each["sender_settle_mode"] == "settled",
-                "max_message_size": "unlimited",
+                "max_message_size": each["max_message_size"] or "unlimited",
                 "filter": [],
             }
             for each in links

@@ -352,7 +352,6 @@ class Amqp09ChannelCore(ChannelCore):
             others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
             counts = [one.prefetch for one in (*others, consumer)]
             count = 0 if 0 in counts else min(sum(counts), 0xFFFF)
-            self.allow(count)
             self.cast("basic.qos", {"prefetch_count": count})
 
     def new_file_consumer(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091 import batches
 from leveret.client.engine.amqp091.calls import GET_EMPTY, NULL_WAITER, Call, CallingChannel
-from leveret.client.engine.amqp091.consumer import UNLIMITED, ConsumerCore
+from leveret.client.engine.amqp091.consumer import ConsumerCore
 from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_address
 from leveret.client.engine.amqp091.operations import Amqp091Operations
 from leveret.client.engine.amqp091.pending_confirms import PendingConfirms, Publish
@@ -23,14 +23,12 @@ from leveret.client.errors import (
     TransactionLost,
     closed_error,
     copy_error,
-    protocol_error,
 )
 from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire import record_batches
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 from leveret.wire.amqp0.commands import Error as WireError
-from leveret.wire.amqp0.constants import NOT_ALLOWED
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ class ChannelCore(CallingChannel):
         "_recently_cancelled",
         "_stopped",
         "_transaction",
-        "_widest",
         "consumers",
         "pending_confirms",
         "qos",
@@ -83,8 +80,6 @@ class ChannelCore(CallingChannel):
         self.replies: Replies | None = None
         # The arguments of the last `basic.qos` that applies to the whole channel (`global` is true).
         self.qos: Arguments | None = None
-        # The largest prefetch count of any `basic.qos` on the channel.
-        self._widest = 0
         self._flow = Waiters(connection.frontend)
         self._stopped = False
         self.recovering = 0
@@ -416,37 +411,13 @@ class ChannelCore(CallingChannel):
     def limit(self, prefetch: int) -> None:
         """Limit the unacked messages of all consumers together; 0 for a limit per consumer. Called before the open."""
         if prefetch:
-            self.allow(prefetch)
             self.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
 
     def _limit(self, consumer: ConsumerCore) -> None:
         """Set the prefetch of a consumer that is about to start."""
         if self.qos is None and consumer.queue != "":
             # Without global, it applies to later consumers (RabbitMQ), so each consumer sets its own limit.
-            self.allow(consumer.prefetch)
             self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
-
-    def allow(self, prefetch: int) -> None:
-        """Note the prefetch count of a `basic.qos`; 0 is unlimited."""
-        self._widest = max(self._widest, prefetch or UNLIMITED)
-
-    def check_limits(self, consumer: ConsumerCore) -> None:
-        """Close the connection if the server exceeds the prefetch limits. Called when a consumer's own is exceeded.
-
-        RabbitMQ applies a prefetch count to each consumer, and other servers the last one to the channel. A consumer beside
-        one without a limit may therefore get any number of messages.
-        """
-        limited = [other for other in self.consumers.values() if other.is_limited]
-        limit = max(self._widest, sum(other.prefetch for other in limited))
-        if limit >= UNLIMITED:
-            consumer.unlimit()
-        elif sum(len(other.messages) for other in limited) > limit:
-            self.connection.fail(
-                protocol_error(
-                    NOT_ALLOWED,
-                    f"more than {limit} unacked messages from queue '{consumer.queue}', which the prefetch count allows",
-                )
-            )
 
     def reply_to_waiter(self) -> Waiter | None:
         """Return a waiter for `reply_to` to be known; None if it is."""
@@ -579,8 +550,6 @@ class ChannelCore(CallingChannel):
             if self._deferred is not None:
                 self._deferred.append(partial(self.ack, message, multiple))
                 return
-            if multiple:
-                self._acked_up_to(message.delivery_tag)
             self.connection.engine.send_ack(self.number, message.delivery_tag, multiple)
             self.connection.frontend.flush_soon()
 
@@ -590,8 +559,6 @@ class ChannelCore(CallingChannel):
             if self._deferred is not None:
                 self._deferred.append(partial(self.nack, message, multiple, requeue))
                 return
-            if multiple:
-                self._acked_up_to(message.delivery_tag)
             self.connection.engine.send_nack(self.number, message.delivery_tag, multiple, requeue)
             self.connection.frontend.flush_soon()
 
@@ -609,12 +576,7 @@ class ChannelCore(CallingChannel):
         self._check_open()
         if self.transactional and not self._transaction:
             self._transaction = "begun"
-        self._acked_up_to(arguments["delivery_tag"])
         self.send(name, arguments)
-
-    def _acked_up_to(self, tag: int) -> None:
-        for consumer in self.consumers.values():
-            consumer.acked_up_to(tag)
 
     def _can_settle(self, message: Message) -> bool:
         if self.error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
@@ -15,9 +15,6 @@ from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
-
-# A number of messages that is never reached.
-UNLIMITED: Final = 1 << 62
 
 
 class ConsumerCore(BaseConsumerCore):
@@ -35,7 +32,6 @@ class ConsumerCore(BaseConsumerCore):
 
     __slots__ = (
         "_counted",
-        "_limit",
         "_message_class",
         "_no_ack",
         "_waiters",
@@ -68,8 +64,6 @@ class ConsumerCore(BaseConsumerCore):
         self._no_ack = bool(arguments.get("no_ack"))
         # Without a prefetch limit, buffered bytes count for the connection's backpressure.
         self._counted = prefetch == 0 or self._no_ack
-        # Number of messages that the application has not taken above which the limits of the channel are checked.
-        self._limit = UNLIMITED if self._counted else prefetch
         self._message_class = message_class
 
     def count_bytes(self) -> None:
@@ -77,21 +71,6 @@ class ConsumerCore(BaseConsumerCore):
             self._counted = True
             for message in self.messages:
                 self.channel.connection.add_buffered(self._buffered_size(message))
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the server must not deliver more than the prefetch limits allow."""
-        return self._limit < UNLIMITED
-
-    def unlimit(self) -> None:
-        """Limit the bytes of buffered messages instead of their number."""
-        self._limit = UNLIMITED
-        self.count_bytes()
-
-    def acked_up_to(self, tag: int) -> None:
-        """Handle an acknowledgement of all messages up to a tag; 0 is all. It may cover some that are still buffered."""
-        if self.messages and (not tag or self.messages[0].delivery_tag <= tag) and self.is_limited:
-            self.unlimit()
 
     @property
     def key(self) -> bytes:
@@ -124,8 +103,9 @@ class ConsumerCore(BaseConsumerCore):
         self.messages.append(message)
         if self._counted:
             self.channel.connection.add_buffered(self._buffered_size(message))
-        if len(self.messages) > self._limit:
-            self.channel.check_limits(self)
+        elif len(self.messages) > self.prefetch:
+            # The server applies another prefetch count, or exceeds it, as RabbitMQ before 3.13 does with streams.
+            self.count_bytes()
         if self._waiters.waiting:
             self._waiters.wake()
 

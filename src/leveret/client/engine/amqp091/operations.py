@@ -128,7 +128,6 @@ class Amqp091Operations(Operations):
         def set_(reply: Method, abandoned: bool) -> None:
             self._channel.qos = sent
 
-        self._channel.allow(prefetch_count)
         return self._channel.call("basic.qos", sent, set_)
 
 

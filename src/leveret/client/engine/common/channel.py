@@ -52,7 +52,7 @@ class BaseConsumerCore(ABC):
 
     @abstractmethod
     def count_bytes(self) -> None:
-        """Pause the connection while too many bytes are buffered, even with a prefetch limit. Call it before the start."""
+        """Pause the connection while too many bytes are buffered, even with a prefetch limit."""
 
     @abstractmethod
     def begin(self) -> Waiter:

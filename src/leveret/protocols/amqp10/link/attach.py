@@ -362,6 +362,8 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         consumer = LinkConsumer(link, queue, settled, False, priority, default_outcome)
     wanted.fit_to_queue(queue, copies, settled)
     consumer.filter(wanted)
+    if is_subscription and subscription is None:
+        consumer.set_sole()
     link.consume(consumer)
     actual = Source(
         address,

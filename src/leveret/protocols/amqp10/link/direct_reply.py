@@ -45,6 +45,7 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
     link = OutgoingLink(session, frame, handle)
     consumer = LinkConsumer(link, queue, True, True)
     consumer.filter(wanted)
+    consumer.set_sole()
     link.consume(consumer)
     actual = Source(
         "/queues/" + queue.name,

@@ -59,10 +59,12 @@ class DurableSourceConsumer(LinkConsumer):
     def deliver(self, entry: Entry) -> None:
         link = self.link
         session = link.session
+        head = head_of(entry, session.broker.timers)
+        if link.max_size:
+            link.check_size(entry, head)
         number = link.use_credit()
         session.unacked[number] = entry
         tag = link.tag_of(number)
-        head = head_of(entry, session.broker.timers)
         log = session.log
         batch = 0
         if terminus_store.is_stored(entry):

@@ -75,7 +75,7 @@ class Link:
         return ""
 
     def size_limit(self) -> int:
-        """Return the maximum size of a message that the broker receives; 0 for no limit."""
+        """Return the maximum size of a message that the receiver accepts; 0 for no limit."""
         return 0
 
     def describe(self) -> SessionLinkInfo:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import MAX_CONVERTED
-from leveret.broker.consumer import Client, Consumer
+from leveret.broker.consumer import Client, Consumer, Scope
+from leveret.broker.errors import Undelivered
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import entry_return
 from leveret.broker.queues.loading import Waiting
@@ -49,7 +51,12 @@ PIECE: Final = 64 << 10
 
 
 class LinkConsumer(Consumer):
-    """The consumer of an outgoing link. `default_outcome` applies to deliveries for which the client sends no outcome."""
+    """The consumer of an outgoing link.
+
+    Attributes:
+        default_outcome: applies to deliveries for which the client sends no outcome.
+        sole: whether its queue never has another consumer.
+    """
 
     def __init__(
         self,
@@ -60,11 +67,16 @@ class LinkConsumer(Consumer):
         priority: int = 0,
         default_outcome: Checked = None,
     ) -> None:
-        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, object())
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, Scope())
         self.link = link
         self.default_outcome = default_outcome
         self.no_local = False
         self.filters: list[Filter] = []
+        self.sole = False
+
+    def set_sole(self) -> None:
+        """Be the only consumer that its queue ever has."""
+        self.sole = True
 
     def filter(self, wanted: Wanted) -> None:
         """Consume only messages that pass the filters of the source."""
@@ -114,16 +126,18 @@ class LinkConsumer(Consumer):
         link = self.link
         session = link.session
         connection = session.connection
+        message = entry.message
+        head = head_of(entry, connection.broker.timers)
+        if link.max_size:
+            link.check_size(entry, head)
         number = link.use_credit()
         if link.transaction is not None:
-            acquisition.acquire(link, link.transaction, number, entry)
+            acquisition.acquire(link, link.transaction, number, entry, head)
             return
         if self.no_ack:
             session.delivered_no_ack += 1
         else:
             session.unacked[number] = entry
-        message = entry.message
-        head = head_of(entry, connection.broker.timers)
         if message.format != FORMAT_AMQP1 and len(message.header) > SIMPLE:
             connection.broker.converted += len(message.header)
         body = message.body if message.format == FORMAT_AMQP1 else body_of(message)
@@ -179,6 +193,20 @@ class LinkConsumer(Consumer):
     def cancelled(self, text: str) -> None:
         self._refuse(constants.LINK_DETACH_FORCED, text)
 
+    def passed_over(self, text: str) -> None:
+        if self.sole:
+            self.queue.consumers.leave(self)
+            self.missed(text)
+
+    def missed(self, text: str) -> None:
+        super().missed(text)
+        self.deactivate()
+        self.link.session.connection.peer.call_soon(partial(self._detach, text))
+
+    def _detach(self, text: str) -> None:
+        self._refuse(constants.LINK_MESSAGE_SIZE_EXCEEDED, text)
+        self.queue.broker.end_turn()
+
     def _refuse(self, condition: str, text: str) -> None:
         link = self.link
         if not link.closed and not link.session.closing:
@@ -202,7 +230,7 @@ class BrowsingConsumer(LinkConsumer):
 
     def deliver(self, entry: Entry) -> None:
         session = self.link.session
-        number = session.next_delivery_id  # `super` takes it
+        number = session.next_delivery_id  # `super` takes it, unless it raises
         super().deliver(entry)
         if not self.no_ack:
             del session.unacked[number]
@@ -354,6 +382,7 @@ class OutgoingLink(Link):
         resumption: deliveries to resume before anything new is sent; None if there are none.
         announced: whether the client has been notified that it is, or is not, the active consumer.
         unsent: deliveries that were incomplete when the link was detached.
+        max_size: maximum size of a message that the client receives; 0 for no limit.
     """
 
     consumes = True
@@ -368,6 +397,28 @@ class OutgoingLink(Link):
         self.heads: dict[int, bytes] = {}
         self.resumption: Resumption | None = None
         self.unsent: list[int] = []
+        self.max_size: int = frame.max_message_size or 0
+
+    def size_limit(self) -> int:
+        return self.max_size
+
+    def exceeds_size(self, message: Message, head: bytes) -> int:
+        """Return the size of a message after this head if it exceeds the client's limit, else 0."""
+        size = len(head) + message.size
+        if message.format == FORMAT_AMQP1 and message.headers_at >= 0:
+            size += len(message.header) - message.headers_at
+        return size if 0 < self.max_size < size else 0
+
+    def check_size(self, entry: Entry, head: bytes) -> None:
+        """Check the size of a delivery, which must not exceed the client's max-message-size (transport section 2.7.3).
+
+        Raises:
+            Undelivered: It does.
+        """
+        size = self.exceeds_size(entry.message, head)
+        if size:
+            text = f"a message of {size} bytes of queue '{self.queue_name()}' exceeds the max-message-size of its link"
+            raise Undelivered(entry, f"{text} '{self.name}', {self.max_size}")
 
     def consume(self, consumer: LinkConsumer) -> None:
         """Set the consumer that `attached` adds to its queue."""
@@ -542,6 +593,9 @@ class OutgoingLink(Link):
         return self.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
 
     def leave(self) -> None:
+        scope = self.consumer.scope
+        if isinstance(scope, Scope):
+            scope.depart()
         self.consumer.deactivate()
         self.consumer.queue.consumers.leave(self.consumer)
         if self.transaction is not None:

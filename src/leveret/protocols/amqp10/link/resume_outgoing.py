@@ -221,15 +221,24 @@ class Resumption:
                 continue
             number = link.use_credit()
             entry = item.entry
-            if entry is None or entry.queue.deleted:
+            if entry is None or entry.queue.deleted or self._is_too_large(entry, item):
                 self.terminus.settle(tag)
                 if entry is not None:
-                    entry.queue.requeue(entry, False)  # a deleted queue settles it
+                    # A deleted queue settles it. Another one offers it again, which checks its size again.
+                    entry.queue.requeue(entry, False)
                 self._abort(number, tag)
             else:
                 self._resume(number, tag, entry, self.terminus.take(tag), state)
         if not self.comparing and not self.incomplete:
             link.end_resumption()
+
+    def _is_too_large(self, entry: Entry, item: Unsettled) -> bool:
+        """Return whether a delivery exceeds the max-message-size of the new link."""
+        link = self.link
+        if not link.max_size:
+            return False
+        head = head_of(entry, link.session.broker.timers) if item.head is None else item.head
+        return link.exceeds_size(entry.message, head) > 0
 
     def _resume(self, number: int, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:
         """Send a delivery from the position in the receiver's state."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import CommitWaiter
-from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.errors import LinkRefused, make_error
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.link.outgoing import Sending
@@ -270,6 +270,10 @@ class AnswerLink(Link):
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
         super().__init__(session, frame, handle)
         self.pair = pair
+        self.max_size: int = frame.max_message_size or 0
+
+    def size_limit(self) -> int:
+        return self.max_size
 
     def address_text(self) -> str:
         return MANAGEMENT
@@ -278,6 +282,8 @@ class AnswerLink(Link):
         if frame.link_credit is not None:
             self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
         self.pair.send()
+        if self.closed:
+            return
         if frame.drain:
             self.delivery_count = (self.delivery_count + self.credit) & MASK
             self.credit = 0
@@ -306,7 +312,11 @@ class AnswerLink(Link):
         return self.credit > 0 and session.remote_window > 0 and not session.sending
 
     def send(self, payload: bytes) -> None:
-        """Send a response, in several frames if it is long."""
+        """Send a response, in several frames if it is long. Detach the link if the client does not accept its size."""
+        if 0 < self.max_size < len(payload):
+            text = f"a response of {len(payload)} bytes exceeds the max-message-size of link '{self.name}', {self.max_size}"
+            self.session.refuse(self, make_error(constants.LINK_MESSAGE_SIZE_EXCEEDED, text))
+            return
         number = self.use_credit()
         self.session.send(Sending(self, number, number.to_bytes(4, "big"), True, payload, b"", b""))
 

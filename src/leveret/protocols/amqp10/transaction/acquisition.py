@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leveret.broker.queues import entry_return
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.protocols.amqp10.errors import LinkRefused
-from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
+from leveret.protocols.amqp10.messages import body_of, tail_of
 from leveret.protocols.amqp10.transaction.retirement import Retirement
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Accepted, Released
@@ -73,8 +73,8 @@ def leave(link: OutgoingLink) -> None:
         link.leave_transaction()
 
 
-def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entry: Entry) -> None:
-    """Send an entry acquired under a transaction, with a state that names the transaction."""
+def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entry: Entry, head: bytes) -> None:
+    """Send an entry acquired under a transaction, after the sections in `head`, with a state that names the transaction."""
     session = link.session
     settled = link.sends_settled()
     acquired = session.acquired[number] = Acquired(session, number, link, transaction)
@@ -86,7 +86,6 @@ def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entr
     else:
         session.unacked[number] = entry
     message = entry.message
-    head = head_of(entry, session.broker.timers)
     if not settled:
         link.freeze(number, head)
     session.send_under(link, number, settled, head, body_of(message), tail_of(message), TransactionalState(transaction.id))

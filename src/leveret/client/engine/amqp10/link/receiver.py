@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.delivery import Delivery
-from leveret.client.engine.amqp10.conditions import link_error, protocol_error
+from leveret.client.engine.amqp10.conditions import link_error
 from leveret.client.engine.amqp10.link.link import Link
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
@@ -19,7 +19,7 @@ from leveret.wire.amqp10.messaging import Source, Target
 from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
 from leveret.wire.amqp10.transport import Error as Condition
 from leveret.wire.amqp10.transport import Transfer as Performative
-from leveret.wire.amqp10.values import Checked, Map, Symbol
+from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
@@ -91,10 +91,6 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._fixed_name = name
         self._credit = 0
         self._delivery_count = 0
-        # Highest delivery count that the announced credit allows, even if it has been withdrawn since.
-        self._granted = 0
-        # Number of deliveries that the server may still resume, which need no credit.
-        self._resumable = 0
         self._partial: Performative | None = None
         self._partial_payloads: list[bytes] = []
         self._partial_size = 0
@@ -106,7 +102,10 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._delivery_class = session.connection.frontend.delivery_class
 
     def count_bytes(self) -> None:
-        self._sized = True
+        if not self._sized:
+            self._sized = True
+            for delivery in self.messages:
+                self.session.connection.add_buffered(delivery.payload_size)
 
     @property
     def key(self) -> ReceiverCore:
@@ -164,9 +163,6 @@ class ReceiverCore(Link, BaseConsumerCore):
     def on_attached(self, attach: Attach) -> None:
         self._delivery_count = attach.initial_delivery_count or 0
         self._credit = 0
-        self._granted = self._delivery_count
-        theirs: Checked = attach.unsettled
-        self._resumable = len(theirs.pairs if isinstance(theirs, Map) else theirs or ())
         self.unsettled = 0
         self.active = True
         if not self.stopped:
@@ -194,13 +190,13 @@ class ReceiverCore(Link, BaseConsumerCore):
         if coming is None:
             coming = frame
             self._partial_size = 0
-            if frame.resume:
-                self._resumable -= 1
-            else:
+            if not frame.resume:
                 self._credit -= 1
                 self._delivery_count = (self._delivery_count + 1) & _MASK
-            if (self._credit < 0 or self._resumable < 0) and self._is_exceeded():
-                return
+            if frame.resume or self._credit < 0:
+                # Resumed without credit, sent before the credit was withdrawn, or beyond it, as RabbitMQ 3 does when the
+                # credit is renewed.
+                self.count_bytes()
         elif frame.settled:
             coming.settled = True
         if frame.aborted:
@@ -245,16 +241,6 @@ class ReceiverCore(Link, BaseConsumerCore):
         what = "the client detached the link (option max_message_size)"
         self.finish(link_error(what, condition))
 
-    def _is_exceeded(self) -> bool:
-        """Close the connection if the server sends more deliveries than it may. Return whether it does."""
-        passed = (self._delivery_count - self._granted) & _MASK
-        if self._resumable >= 0 and not 0 < passed <= _MASK >> 1:
-            # The deliveries were in transit when the credit was withdrawn.
-            return False
-        text = f"more deliveries from {self.description} than the link credit allows"
-        self.session.connection.fail(protocol_error(constants.LINK_TRANSFER_LIMIT_EXCEEDED, text))
-        return True
-
     def delivered(self, delivery: Delivery) -> None:
         """Buffer a delivery for the application."""
         if self.cancelling or self.closing:
@@ -296,15 +282,13 @@ class ReceiverCore(Link, BaseConsumerCore):
         if not self.attached or self.cancelling or self.stopped:
             return
         outstanding = len(self.messages) if self._counted else self.unsettled
-        missing = self._limit - outstanding - self._credit
-        if missing > 0 and (missing >= self._limit >> 1 or self._credit <= 0):
-            self._credit += missing
+        credit = self._limit - outstanding
+        missing = credit - self._credit
+        if credit > 0 and missing > 0 and (missing >= self._limit >> 1 or self._credit <= 0):
+            self._credit = credit
             self._send_credit()
 
     def _send_credit(self, drain: bool = False, echo: bool = False) -> None:
-        granted = (self._delivery_count + max(self._credit, 0)) & _MASK
-        if (granted - self._granted) & _MASK <= _MASK >> 1:
-            self._granted = granted
         self.session.send_flow(self.handle, self._delivery_count, max(self._credit, 0), drain=drain, echo=echo)
 
     def stop(self, stopped: bool) -> None:
