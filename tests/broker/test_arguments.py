@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -250,6 +252,21 @@ def test_equivalent(current: dict[str, Any], received: dict[str, Any]) -> None:
         ({"x-expires": 6}, {"x-expires": 5}, "'x-expires' for queue 'q' in vhost '/': received '5' but current is '6'"),
         ({"x-own": 5}, {"x-own": "5"}, "received '5' (string) but current is '5' (integer)"),
         ({"x-own": True}, {"x-own": "true"}, "received 'true' (string) but current is 'true' (boolean)"),
+        *(
+            ({"x-own": "1"}, {"x-own": value}, f"received '{text}' ({kind}) but current is '1' (string)")
+            for value, text, kind in (
+                (1, "1", "integer"),
+                (1.5, "1.5", "float"),
+                (Decimal("1.5"), "1.5", "decimal"),
+                (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02 00:00:00+00:00", "timestamp"),
+                (
+                    {"a": Decimal("1.5"), "b": [True, None, b"x"], "c": datetime(2026, 1, 2, tzinfo=UTC)},
+                    "{a: 1.5, b: [true, void, x], c: 2026-01-02 00:00:00+00:00}",
+                    "table",
+                ),
+                ([1, "2"], "[1, 2]", "array"),
+            )
+        ),
         ({}, {"x-message-ttl": 5}, "'x-message-ttl' for queue 'q' in vhost '/': received '5' but current is none"),
         ({"x-message-ttl": 5}, {}, "'x-message-ttl' for queue 'q' in vhost '/': received none but current is '5'"),
         ({}, {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),

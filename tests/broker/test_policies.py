@@ -479,6 +479,30 @@ class TestParameters:
         with pytest.raises(NotFound, match="no global parameter 'cluster_name'"):
             later.get("cluster_name")
 
+    def test_global_parameters_are_limited(self, world: World) -> None:
+        value = "x" * 1_000_000
+        names = [f"p{number}" for number in range(17)]
+        for name in names[:16]:
+            world.broker.global_parameters.set(name, value)
+        world.run()
+        for parameters in (world.broker.global_parameters, restarted(world).broker.global_parameters):
+            with pytest.raises(PreconditionFailed, match=r"'p16' makes a total of 17.* bytes; expected at most 16777216"):
+                parameters.set("p16", value)
+            parameters.set("p0", value)  # no more than before
+            parameters.set("p0", "")
+            parameters.set("p16", value)
+            parameters.delete("p16")
+
+    def test_the_number_of_global_parameters_is_limited(self, world: World) -> None:
+        parameters = world.broker.global_parameters
+        for number in range(10_000):
+            parameters.set(str(number), None)
+        with pytest.raises(PreconditionFailed, match="'new' is one too many; expected at most 10000"):
+            parameters.set("new", None)
+        assert not parameters.set("0", 1)
+        parameters.delete("0")
+        assert parameters.set("new", None)
+
 
 def test_records_in_the_log_are_versioned(world: World) -> None:
     set_policy(world, "p", ".*", max_length=1)

@@ -305,6 +305,7 @@ def add_user(node: Node, name: str) -> None:
 
 def test_a_database_that_does_not_answer_is_named(cluster: tuple[Node, Node, str], proxy: Proxy) -> None:
     _, second, _ = cluster
+    second.ask("nodes.move", shard=0, node="second")
     proxy.stop()
     settled(lambda: shown(second, "status")["problem"] != "", second)
     for command in ([], ["nodes"], ["shards"]):

@@ -44,7 +44,9 @@ from leveret.management.definitions.exporting import export
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Report
 from leveret.management.definitions.sections import SECTIONS
+from leveret.management.http.binding_keys import special_values
 from leveret.management.json_values import plain
+from leveret.protocols.convert.values import encoded_sized
 from leveret.security.passwords import ARGON2ID
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.fieldtable import decode_table
@@ -169,8 +171,27 @@ def accepted(draw: st.DrawFn, values: Values, start: dict[str, Any], check: Call
     return arguments
 
 
+# Arguments with the types that JSON lacks.
+TYPED: Final[list[dict[str, Any]]] = [
+    {"arguments": plain(decode_table(fields, 0, len(fields), RABBITMQ)), "encoded": base64.b64encode(fields).decode()}
+    for fields in ENCODED.values()
+]
+# Those whose values JSON lacks, too, with an unknown name and no other argument.
+SPECIAL: Final = [one for one in TYPED if special_values(one["encoded"]) and set(one["arguments"]) == {"n"}]
+
+
+def with_types(draw: st.DrawFn, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as an object of a file has them, perhaps with one of a type that JSON lacks."""
+    special = draw(st.none() | st.sampled_from(SPECIAL))
+    if special is None:
+        return {"arguments": arguments}
+    fields = encoded_sized(arguments) + base64.b64decode(special["encoded"])
+    encoded = base64.b64encode(fields).decode()
+    return {"arguments": {**arguments, **special["arguments"]}, "encoded": encoded}
+
+
 @st.composite
-def queue(draw: st.DrawFn, kind: str, values: Values = QUEUE_VALUES) -> dict[str, Any]:
+def queue(draw: st.DrawFn, kind: str, values: Values = QUEUE_VALUES, typed: bool = False) -> dict[str, Any]:
     of_type = QUEUE_TYPES[kind]
     flags = {"durable": True, "auto_delete": False}
     if not of_type.durable:
@@ -185,11 +206,11 @@ def queue(draw: st.DrawFn, kind: str, values: Values = QUEUE_VALUES) -> dict[str
         lambda found: parse_queue_arguments(found, **flags, exclusive=False, strict=False),
     )
     own = {"vhost": draw(VHOST), "name": draw(names("q")), "type": kind}
-    return {**own, **flags, "arguments": arguments}
+    return {**own, **flags, **(with_types(draw, arguments) if typed else {"arguments": arguments})}
 
 
 @st.composite
-def exchange(draw: st.DrawFn, kind: str, values: Values = EXCHANGE_VALUES) -> dict[str, Any]:
+def exchange(draw: st.DrawFn, kind: str, values: Values = EXCHANGE_VALUES, typed: bool = False) -> dict[str, Any]:
     def check(arguments: dict[str, Any]) -> None:
         parse_exchange_arguments(arguments, strict=False)
         make_exchange(kind, "x", arguments=arguments)
@@ -202,7 +223,8 @@ def exchange(draw: st.DrawFn, kind: str, values: Values = EXCHANGE_VALUES) -> di
         start = {"x-delayed-type": draw(EXCHANGE_VALUES["x-delayed-type"])}
     own = {"vhost": draw(VHOST), "name": draw(names("x")), "type": kind}
     flags = {name: draw(st.booleans()) for name in ("durable", "auto_delete", "internal")}
-    return {**own, **flags, "arguments": accepted(draw, values, start, check)}
+    arguments = accepted(draw, values, start, check)
+    return {**own, **flags, **(with_types(draw, arguments) if typed else {"arguments": arguments})}
 
 
 QUEUE: Final = st.sampled_from(list(QUEUE_TYPES)).flatmap(queue)
@@ -231,13 +253,6 @@ GLOBAL: Final = st.one_of(
     table({"name": names("owner"), "value": JSON}),
     table({"name": names("leveret-alert-rule-"), "value": JSON}),
 )
-
-
-# Arguments of bindings with the types that JSON lacks.
-TYPED: Final[list[dict[str, Any]]] = [
-    {"arguments": plain(decode_table(fields, 0, len(fields), RABBITMQ)), "encoded": base64.b64encode(fields).decode()}
-    for fields in ENCODED.values()
-]
 
 
 def unique(strategy: st.SearchStrategy[Any], *keys: str) -> st.SearchStrategy[list[Any]]:
@@ -390,12 +405,14 @@ def test_invalid_passwords_are_refused(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", sorted(QUEUE_TYPES))
 def test_every_type_of_queue_round_trips(kind: str) -> None:
-    round_trips(table({"queues": unique(queue(kind, QUEUE_VALUES | UNKNOWN_ARGUMENTS), "vhost", "name")}))
+    round_trips(table({"queues": unique(queue(kind, QUEUE_VALUES | UNKNOWN_ARGUMENTS, typed=True), "vhost", "name")}))
 
 
 @pytest.mark.parametrize("kind", sorted(EXCHANGE_TYPES))
 def test_every_type_of_exchange_round_trips(kind: str) -> None:
-    round_trips(table({"exchanges": unique(exchange(kind, EXCHANGE_VALUES | UNKNOWN_ARGUMENTS), "vhost", "name")}))
+    round_trips(
+        table({"exchanges": unique(exchange(kind, EXCHANGE_VALUES | UNKNOWN_ARGUMENTS, typed=True), "vhost", "name")})
+    )
 
 
 def round_trips(documents: st.SearchStrategy[dict[str, Any]]) -> None:
@@ -479,6 +496,54 @@ def test_arguments_of_bindings_keep_their_types() -> None:
                 assert queue in exchange.match("", headers, "", Effort()), arguments
                 assert vhost.unbind(queue, "amq.headers", str(number), arguments), arguments
             assert exchange.match("", {}, "", Effort()) == []
+
+
+TYPES_OF_JSON_AND_OTHERS: Final = [arguments for arguments, _ in BOUND if "x-match" in arguments]
+
+
+@pytest.mark.parametrize("default_queue_type", ["classic", "quorum"])
+def test_declarations_keep_the_types_of_arguments(default_queue_type: str) -> None:
+    """After an import, clients declare queues and exchanges with the same arguments again."""
+
+    def declare(harness: Harness, number: int, arguments: FieldTable) -> None:
+        vhost, flags = harness.broker.vhost("v"), {"durable": True, "auto_delete": False}
+        vhost.declare_queue(f"q{number}", None, **flags, arguments=arguments)
+        vhost.declare_exchange(f"x{number}", "direct", **flags, internal=False, arguments=arguments)
+
+    with empty_broker() as first, empty_broker() as second:
+        first.call("users.add", name="u")
+        first.call("vhosts.add", name="v", default_queue_type=default_queue_type)
+        for number, arguments in enumerate(TYPES_OF_JSON_AND_OTHERS):
+            declare(first, number, arguments)
+        found = exported(first)
+        for_rabbitmq = run(first, export(ORIGIN, for_rabbitmq=True)).document
+        for section in ("queues", "exchanges"):
+            typed = sum(bool(special_values(one.get("encoded", ""))) for one in found[section])
+            assert typed == sum("encoded" in one for one in found[section]) > 5
+            assert not any("encoded" in one for one in for_rabbitmq[section])
+        report = imported(second, found)
+        assert not report.refused and not report.skipped
+        assert exported(second) == found
+        for number, arguments in enumerate(TYPES_OF_JSON_AND_OTHERS):
+            declare(second, number, arguments)
+        assert imported(second, for_rabbitmq | {"users": []}).is_equal()
+        text = {one["name"]: plain(one["arguments"]) for one in found["queues"] if "encoded" in one}
+        for name, arguments in text.items():
+            with pytest.raises(PreconditionFailed, match="inequivalent arg"):
+                declare(second, int(name[1:]), arguments)
+        changed = [
+            {
+                **one,
+                "encoded": encoded_of({"x-match": "all", "v": Decimal("7.25")}),
+                "arguments": {"x-match": "all", "v": "7.25"},
+            }
+            for one in found["queues"]
+        ]
+        assert len(imported(second, {"queues": changed}).skipped) == len(changed)
+
+
+def encoded_of(arguments: FieldTable) -> str:
+    return base64.b64encode(encoded_sized(arguments)).decode()
 
 
 def test_bindings_that_only_types_distinguish() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from datetime import datetime
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -145,19 +147,38 @@ def shown(value: FieldValue) -> str:
     """Format a value for an error message: strings in quotes, true and false as on the wire, long values truncated."""
     if value is None:
         return "none"
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "backslashreplace")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = _text(value)
     return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
+
+
+def _text(value: FieldValue) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return f"{{{', '.join([f'{name}: {_text(item)}' for name, item in value.items()])}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join([_text(item) for item in value])}]"
+    if value is None:
+        return "void"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# The AMQP types in error messages by the Python types of values. The first one that fits counts.
+_KINDS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((bool,), "boolean"),
+    ((str, bytes, bytearray, memoryview), "string"),
+    ((datetime,), "timestamp"),
+    ((int,), "integer"),
+    ((float,), "float"),
+    ((Decimal,), "decimal"),
+    ((dict,), "table"),
+    ((list, tuple), "array"),
+)
 
 
 def _kind(value: FieldValue) -> str:
     """Return the type of a value in an error message."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, (str, bytes)):
-        return "string"
-    return "integer" if isinstance(value, int) else type(value).__name__
+    return next((kind for types, kind in _KINDS if isinstance(value, types)), "void")
 
 
 def _with_type(value: FieldValue) -> str:

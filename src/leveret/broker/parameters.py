@@ -42,6 +42,9 @@ FEDERATION: Final = (UPSTREAM, UPSTREAM_SET)
 VERSION: Final = 1
 # Bytes of a value in the log.
 MAX_VALUE_SIZE: Final = 1 << 20
+# Maximum number of global parameters, and bytes of all names and values in the log: every process keeps them in memory.
+MAX_GLOBAL: Final = 10_000
+MAX_GLOBAL_SIZE: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,23 +270,27 @@ class GlobalParameters:
         # Writes metadata; the caller ends the turn.
         self.put: Callable[[str, str, bytes | None], None] = log.put
         self.values: dict[str, Value] = {}
+        # The bytes of each parameter in the log, and of all.
+        self._sizes: dict[str, int] = {}
+        self._size = 0
 
     def set(self, name: str, value: Value) -> bool:
         """Store a parameter; return whether it is new. Raises PreconditionFailed."""
-        if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 255:
+        if not 1 <= _name_size(name) <= 255:
             raise PreconditionFailed("invalid parameter name; expected 1 to 255 bytes")
         if name == CLUSTER_NAME and not (isinstance(value, str) and 1 <= len(value.encode("utf-8", "replace")) <= 255):
             raise PreconditionFailed("invalid cluster name; expected a string of 1 to 255 bytes")
         record = _pack(name, value)
         is_new = name not in self.values
-        self.values[name] = value
+        self._check_total(name, len(record))
+        self._keep(name, value, len(record))
         self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), record)
         return is_new
 
     def delete(self, name: str) -> None:
         """Delete a parameter. Raises NotFound."""
         self.get(name)
-        del self.values[name]
+        self._drop(name)
         self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), None)
 
     def get(self, name: str) -> Value:
@@ -301,13 +308,41 @@ class GlobalParameters:
             if kind == metadata.GLOBAL_PARAMETER:
                 name = metadata.split_key(key)[0]
                 if value is None:
-                    self.values.pop(name, None)
+                    self._drop(name)
                 else:
                     self.restore(name, metadata.unpack(value))
 
     def restore(self, name: str, record: Record) -> None:
         """Restore a parameter from the log."""
-        self.values[name] = record["value"]
+        self._keep(name, record["value"], len(metadata.pack(record)))
+
+    def _check_total(self, name: str, size: int) -> None:
+        """Raise PreconditionFailed if a new parameter, or a larger value, exceeds a limit."""
+        if name not in self.values and len(self.values) >= MAX_GLOBAL:
+            raise PreconditionFailed(
+                f"global parameter '{name}' is one too many; expected at most {MAX_GLOBAL}: delete some"
+            )
+        size += _name_size(name)
+        before = self._sizes.get(name, 0)
+        total = self._size - before + size
+        if size > before and total > MAX_GLOBAL_SIZE:
+            raise PreconditionFailed(
+                f"global parameter '{name}' makes a total of {total} bytes; expected at most {MAX_GLOBAL_SIZE}: delete some"
+            )
+
+    def _keep(self, name: str, value: Value, size: int) -> None:
+        self._drop(name)
+        self.values[name] = value
+        self._sizes[name] = size + _name_size(name)
+        self._size += self._sizes[name]
+
+    def _drop(self, name: str) -> None:
+        self.values.pop(name, None)
+        self._size -= self._sizes.pop(name, 0)
+
+
+def _name_size(name: str) -> int:
+    return len(name.encode("utf-8", "surrogatepass"))
 
 
 def _check_name(vhost: Vhost, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -103,3 +104,12 @@ class Closed(Event):
 
 
 EventCallback = Callable[[Event], object]
+
+
+def add_event(events: deque[Event], event: Event) -> None:
+    """Append an event for a slow application. Of several `Blocked` and `Unblocked` in a row, only the last one stays."""
+    states = (Blocked, Unblocked)
+    if events and isinstance(event, states) and isinstance(events[-1], states):
+        events[-1] = event
+    else:
+        events.append(event)

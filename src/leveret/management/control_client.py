@@ -7,11 +7,9 @@ import socket
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from leveret.management.socket_path import CONTROL_SOCKET, MAX_ANSWER, short_path
 
 TIMEOUT = 60.0
-# Maximum bytes of an answer with all its parts.
-MAX_ANSWER = 256 << 20
 
 
 class NoBroker(Exception):

@@ -11,6 +11,8 @@ from pathlib import Path
 CONTROL_SOCKET = "control.sock"
 # Maximum bytes of a request.
 MAX_REQUEST_SIZE = 1 << 20
+# Maximum bytes of an answer with all its parts.
+MAX_ANSWER = 256 << 20
 _MAX_PATH = 103
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar
 
@@ -26,7 +27,7 @@ from leveret.client.errors import (
     Timeout,
     TlsFailed,
 )
-from leveret.client.events import Closed, Connected, Event, Reconnecting
+from leveret.client.events import Closed, Connected, Event, Reconnecting, add_event
 from leveret.client.files import FileMessage
 from leveret.client.message import Message
 from leveret.client.parameters import Parameters
@@ -43,6 +44,12 @@ _TIMER_TOLERANCE: Final = 0.001
 
 class EventQueue(asyncio.Queue[Event]):
     """A queue of events."""
+
+    def _init(self, maxsize: int) -> None:
+        self._queue: deque[Event] = deque()
+
+    def _put(self, item: Event) -> None:
+        add_event(self._queue, item)
 
 
 class Driver(FrontEnd):

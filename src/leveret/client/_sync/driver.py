@@ -42,7 +42,7 @@ from leveret.client.errors import (
     TlsFailed,
     copy_error,
 )
-from leveret.client.events import Closed, Connected, Event, Reconnecting
+from leveret.client.events import Closed, Connected, Event, Reconnecting, add_event
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT, Default, Limit
 
@@ -61,8 +61,11 @@ IDLE_INTERVAL: Final = 1.0
 JOIN_TIMEOUT: Final = 10.0
 
 
-class EventQueue(queue.SimpleQueue[Event]):
-    """A queue of events. Unlike its base class, it supports weak references."""
+class EventQueue(queue.Queue[Event]):
+    """A queue of events."""
+
+    def _put(self, item: Event) -> None:
+        add_event(self.queue, item)
 
 
 class Driver(FrontEnd):
@@ -428,7 +431,8 @@ class Driver(FrontEnd):
 
     def emit(self, event: Event) -> None:
         """Notify the callbacks of an event."""
-        self._events.append(event)
+        with self.lock:
+            add_event(self._events, event)
         if isinstance(event, Closed):
             self.closed.set()
         self._wake.set()
@@ -593,7 +597,8 @@ class Driver(FrontEnd):
 
     def _run_callbacks(self) -> None:
         while self._events:
-            event = self._events.popleft()
+            with self.lock:
+                event = self._events.popleft()
             for callback in list(self.callbacks):
                 try:
                     callback(event)

@@ -75,11 +75,11 @@ def export(origin: Origin, vhost: str | None = None, *, for_rabbitmq: bool = Fal
             entries = [
                 entry for entry in entries if _has_destination(entry, exported) and (entry["source"] or not for_rabbitmq)
             ]
-            if for_rabbitmq:
-                entries = [{name: value for name, value in entry.items() if name != ENCODED} for entry in entries]
         elif section in (QUEUES, EXCHANGES):
             exported[section.name] = {section.key(entry) for entry in entries}
         entries.sort(key=section.key)
+        if for_rabbitmq:
+            entries = [{name: value for name, value in entry.items() if name != ENCODED} for entry in entries]
         document[section.name] = entries if vhost is None else [_without_vhost(entry) for entry in entries]
     return Export(document, without_passwords)
 

@@ -95,6 +95,7 @@ class Exchange(InVhost, kw_only=True):
     auto_delete: bool | None = None
     internal: bool | None = None
     arguments: Table | None = None
+    encoded: str | None = None
 
 
 class Queue(InVhost, kw_only=True):
@@ -103,6 +104,7 @@ class Queue(InVhost, kw_only=True):
     durable: bool | None = None
     auto_delete: bool | None = None
     arguments: Table | None = None
+    encoded: str | None = None
 
 
 class Binding(InVhost, kw_only=True):

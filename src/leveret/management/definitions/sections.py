@@ -6,6 +6,7 @@ rows of list operations, entries of a file from `items`.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ ItemT = TypeVar("ItemT", bound=items.Item)
 CLASSIC: Final = "classic"
 QUEUE_TYPE: Final = "x-queue-type"
 RESERVED: Final = "amq."
-# The key of bindings for the arguments with the types that JSON lacks.
+# The key of exchanges, queues and bindings for the arguments with the types that JSON lacks.
 ENCODED: Final = "encoded"
 _CONTROL: Final = "leveret.control"
 # Global parameters with this prefix belong to one RabbitMQ cluster.
@@ -444,7 +445,26 @@ class Policies(Section[items.Policy]):
         return {"apply-to": "all", "priority": 0, **_given(item)}
 
 
-class Exchanges(Section[items.Exchange]):
+class _Declared(Section[ItemT]):
+    """Objects that clients declare, with arguments whose types JSON may lack. The widths of numbers do not matter."""
+
+    def list_arguments(self, vhost: str | None) -> Row:
+        return {**super().list_arguments(vhost), ENCODED: True}
+
+    def entry_of(self, row: Row) -> Entry:
+        entry = super().entry_of(row)
+        return {**entry, ENCODED: row[ENCODED]} if special_values(row.get(ENCODED, "")) else entry
+
+    def comparable(self, entry: Entry) -> Entry:
+        found = super().comparable(entry)
+        special = special_values(found.pop(ENCODED, ""))
+        return {**found, ENCODED: special} if special else found
+
+    def check_change(self, entry: Entry, existing: Existing) -> None:
+        raise Skipped("it exists with other properties, which cannot be changed")
+
+
+class Exchanges(_Declared[items.Exchange]):
     name = "exchanges"
     noun = "exchange"
     list_call = "exchanges.list"
@@ -457,7 +477,7 @@ class Exchanges(Section[items.Exchange]):
         return row["name"] not in ("", _CONTROL) and not row["name"].startswith(RESERVED)
 
     def entry_of_item(self, item: items.Exchange) -> Entry:
-        return _with_arguments(_given(item), item.arguments)
+        return _with_arguments(_given(item), item)
 
     def check(self, entry: Entry, known: Known) -> None:
         super().check(entry, known)
@@ -465,11 +485,8 @@ class Exchanges(Section[items.Exchange]):
             raise Skipped("the default exchange always exists")
         _check_unreserved(entry["name"])
 
-    def check_change(self, entry: Entry, existing: Existing) -> None:
-        raise Skipped("it exists with other properties, which cannot be changed")
 
-
-class Queues(Section[items.Queue]):
+class Queues(_Declared[items.Queue]):
     name = "queues"
     noun = "queue"
     list_call = "queues.list"
@@ -484,7 +501,7 @@ class Queues(Section[items.Queue]):
         return not is_owned and not row["name"].startswith(RESERVED)
 
     def entry_of_item(self, item: items.Queue) -> Entry:
-        entry = _with_arguments(_given(item), item.arguments)
+        entry = _with_arguments(_given(item), item)
         queue_type = entry.get("arguments", {}).get(QUEUE_TYPE)
         return entry if queue_type is None else {**entry, "type": queue_type}
 
@@ -499,9 +516,6 @@ class Queues(Section[items.Queue]):
         super().check(entry, known)
         _check_unreserved(entry["name"])
 
-    def check_change(self, entry: Entry, existing: Existing) -> None:
-        raise Skipped("it exists with other properties, which cannot be changed")
-
     def calls(self, entry: Entry, existing: Existing | None, known: Known) -> list[Call]:
         request = {name: value for name, value in entry.items() if name != "type"}
         arguments = entry.get("arguments", {})
@@ -511,6 +525,8 @@ class Queues(Section[items.Queue]):
             default = CLASSIC if vhost is None else vhost.entry.get("default_queue_type", CLASSIC)
             if (queue_type, default) != (CLASSIC, CLASSIC):
                 request["arguments"] = {**arguments, QUEUE_TYPE: queue_type}
+                if ENCODED in request:
+                    request[ENCODED] = _with_text(request[ENCODED], QUEUE_TYPE, queue_type)
         return [Call(self.set_call, request)]
 
 
@@ -535,12 +551,7 @@ class Bindings(Section[items.Binding]):
         }
 
     def entry_of_item(self, item: items.Binding) -> Entry:
-        entry = _with_arguments({"routing_key": "", **_given(item)}, item.arguments)
-        try:
-            special_values(entry.get(ENCODED, ""))
-        except ValueError:
-            raise Refused(f"invalid value of '{ENCODED}'; expected fields of AMQP 0-9-1 in base64") from None
-        return {"arguments": {}, **entry}
+        return {"arguments": {}, **_with_arguments({"routing_key": "", **_given(item)}, item)}
 
     def key(self, entry: Entry) -> Key:
         """Return the identity. The broker distinguishes values that are equal in JSON, but not the widths of numbers."""
@@ -610,8 +621,20 @@ def _table(value: Mapping[str, Any] | Iterable[Any] | None, name: str) -> Row:
     return value
 
 
-def _with_arguments(entry: Entry, arguments: items.Table | None) -> Entry:
-    return entry if arguments is None else {**entry, "arguments": _table(arguments, "arguments")}
+def _with_arguments(entry: Entry, item: items.Exchange | items.Queue | items.Binding) -> Entry:
+    """Return an entry with its arguments as a table. Raises `Refused` for invalid ones."""
+    try:
+        special_values(item.encoded or "")
+    except ValueError:
+        raise Refused(f"invalid value of '{ENCODED}'; expected fields of AMQP 0-9-1 in base64") from None
+    return entry if item.arguments is None else {**entry, "arguments": _table(item.arguments, "arguments")}
+
+
+def _with_text(encoded: str, name: str, value: str) -> str:
+    """Return the encoded fields of arguments with another one."""
+    text = value.encode()
+    field = bytes((len(name),)) + name.encode() + b"S" + len(text).to_bytes(4, "big") + text
+    return base64.b64encode(base64.b64decode(encoded) + field).decode()
 
 
 def _check_not_declared(existing: Existing) -> None:

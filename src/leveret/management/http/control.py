@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
-from leveret.management.socket_path import MAX_REQUEST_SIZE, short_path
+from leveret.management.socket_path import MAX_ANSWER, MAX_REQUEST_SIZE, short_path
 
 # A reply, or an item of a list.
 Row: TypeAlias = dict[str, Any]
@@ -25,8 +25,6 @@ VERSION: Final = 1
 MAX_CONNECTIONS: Final = 16
 # The same of one user.
 _MAX_OF_USER: Final = MAX_CONNECTIONS // 2
-# Maximum bytes of one line of a reply. The broker sends long lists in parts of about 32 KiB.
-MAX_LINE: Final = 256 << 20
 TIMEOUT: Final = 60.0
 
 
@@ -44,11 +42,21 @@ class _Connection:
         self.writer = writer
 
     async def call(self, request: bytes) -> Any:
-        """Send a request and return its result. Raises `BrokerRefused`, or `ConnectionError` if the broker closes."""
+        """Send a request and return its result.
+
+        Raises:
+            BrokerRefused: The broker refused the request.
+            ConnectionError: The broker closed the connection.
+            ValueError: The answer, which has parts of about 32 KiB for a long list, is too large.
+        """
         self.writer.write(request)
         await self.writer.drain()
         parts: list[Row] = []
+        left = MAX_ANSWER
         while line := await self.reader.readline():
+            left -= len(line)
+            if left < 0:
+                raise ValueError(f"its answer has more than {MAX_ANSWER >> 20} MiB, the maximum")
             reply = msgspec.json.decode(line)
             if "error" in reply:
                 raise BrokerRefused(reply["error"]["condition"], reply["error"]["text"])
@@ -153,7 +161,7 @@ class Control:
 
     async def _connect(self) -> _Connection:
         with short_path(self._path) as name:
-            reader, writer = await asyncio.open_unix_connection(name, limit=MAX_LINE)
+            reader, writer = await asyncio.open_unix_connection(name, limit=MAX_ANSWER)
         return _Connection(reader, writer)
 
 

@@ -29,6 +29,7 @@ from leveret.management.operations import (
     vhosts,
 )
 from leveret.management.operations.operation import Context, Operation, Operations, execute, read
+from leveret.management.operations.typed_arguments import typed_arguments
 from leveret.management.structs import Reply, Request
 from leveret.security.permissions import (
     Permission,
@@ -94,13 +95,15 @@ def _check_topic_permission(context: Context, request: permissions.TopicSet) -> 
 def _check_exchange(context: Context, request: exchanges.Add) -> None:
     context.broker.check_name("exchange", request.name)
     exchange_class(request.type)
-    parse_exchange_arguments(request.arguments, strict=_any_vhost(context, request.vhost).strict)
+    arguments, _ = typed_arguments(context, request.arguments, request.encoded)
+    parse_exchange_arguments(arguments, strict=_any_vhost(context, request.vhost).strict)
 
 
 def _check_queue(context: Context, request: queues.Add) -> None:
     context.broker.check_name("queue", request.name)
+    arguments, _ = typed_arguments(context, request.arguments, request.encoded)
     parse_queue_arguments(
-        request.arguments,
+        arguments,
         durable=request.durable,
         exclusive=False,
         auto_delete=request.auto_delete,
@@ -121,7 +124,7 @@ async def _check_parameter(context: Context, request: parameters.SetParameter) -
 
 
 def _check_binding(context: Context, request: bindings.Add) -> None:
-    bindings.typed_arguments(context, request)
+    typed_arguments(context, request.arguments, request.encoded)
 
 
 def _check_nothing(context: Context, request: Request) -> None:

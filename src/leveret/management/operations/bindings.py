@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import UNSET, UnsetType, field
 
 from leveret.broker.destination import Destination
-from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Binding, Exchange
-from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.typed_arguments import encoded_arguments, typed_arguments
 from leveret.management.structs import Arguments, InVhost, Reply, Request, check_arguments, check_routing_key
 
 
@@ -76,7 +74,6 @@ def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | Non
     """List bindings, except those of the default exchange to every queue."""
     for vhost in context.vhosts(request.vhost):
         for exchange, binding in _bindings(vhost, request):
-            encoded = binding.encoded or context.managed.codec.encode_arguments(binding.arguments)
             yield (
                 BindingInfo(
                     vhost=vhost.name,
@@ -85,7 +82,7 @@ def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | Non
                     kind=binding.destination.kind,
                     routing_key=binding.routing_key,
                     arguments=ClientTable(binding.arguments),
-                    encoded=base64.b64encode(encoded).decode() if encoded else UNSET,
+                    encoded=encoded_arguments(context, binding.arguments, binding.encoded),
                 )
                 if _matches(binding.destination, request)
                 else None
@@ -137,22 +134,8 @@ def add(context: Context, request: Add) -> None:
     """Add a binding. Succeeds if an equal binding exists."""
     vhost = context.vhost(request.vhost)
     destination = _destination(vhost, request)
-    arguments, encoded = typed_arguments(context, request)
+    arguments, encoded = typed_arguments(context, request.arguments, request.encoded)
     vhost.bind(destination, request.source, request.routing_key, arguments, encoded, request.default)
-
-
-def typed_arguments(context: Context, request: Add) -> tuple[FieldTable, bytes]:
-    """Return the arguments of a request with their types, and their fields. Raises `PreconditionFailed`."""
-    if not request.encoded:
-        return request.arguments, b""
-    try:
-        encoded = base64.b64decode(request.encoded, validate=True)
-        arguments = context.managed.codec.decode_arguments(encoded)
-    except (binascii.Error, ValueError):
-        raise PreconditionFailed("invalid value of 'encoded'; expected fields of AMQP 0-9-1 in base64") from None
-    if plain(arguments) != request.arguments:
-        raise PreconditionFailed("'encoded' has other values than 'arguments'; remove it to change the arguments")
-    return arguments, encoded
 
 
 def delete(context: Context, request: OneBinding) -> None:

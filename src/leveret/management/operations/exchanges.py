@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.policies import effective_definition
@@ -11,11 +14,21 @@ from leveret.management.json_values import ClientTable
 from leveret.management.operations.definitions import DeclareExchange
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.policies import name_of
+from leveret.management.operations.typed_arguments import encoded_arguments, typed_arguments
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 
+class List(InVhost, kw_only=True):
+    """Request to list exchanges. `encoded` includes the types of their arguments that JSON lacks."""
+
+    encoded: bool = False
+
+
 class Add(DeclareExchange, kw_only=True):
+    """Request to declare an exchange. `encoded` has the fields of the arguments as in `ExchangeInfo`, "" for none."""
+
     vhost: str = "/"
+    encoded: str = ""
 
 
 class Delete(NamedInVhost, kw_only=True):
@@ -31,6 +44,8 @@ class ExchangeInfo(Reply, kw_only=True):
         deduplicates: Whether it drops duplicates.
         deduplication_keys: The number of keys for that; some of them may have expired.
         dropped_duplicates: Messages that it has dropped as duplicates since the broker started.
+        encoded: The fields of the arguments in AMQP 0-9-1, in base64, if JSON lacks their types and the request asks for
+            them.
     """
 
     vhost: str
@@ -49,6 +64,7 @@ class ExchangeInfo(Reply, kw_only=True):
     deduplicates: bool
     deduplication_keys: int
     dropped_duplicates: int
+    encoded: str | UnsetType = UNSET
 
 
 def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
@@ -74,10 +90,15 @@ def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
     )
 
 
-def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]:
+def list_exchanges(context: Context, request: List) -> Iterator[ExchangeInfo]:
     """List exchanges."""
     found = [(vhost.name, exchange) for vhost in context.vhosts(request.vhost) for exchange in vhost.exchanges.values()]
-    return (describe(vhost, exchange) for vhost, exchange in found)
+    if not request.encoded:
+        return (describe(vhost, exchange) for vhost, exchange in found)
+    return (
+        replace(describe(vhost, exchange), encoded=encoded_arguments(context, exchange.arguments))
+        for vhost, exchange in found
+    )
 
 
 def show(context: Context, request: NamedInVhost) -> ExchangeInfo:
@@ -87,13 +108,14 @@ def show(context: Context, request: NamedInVhost) -> ExchangeInfo:
 
 def add(context: Context, request: Add) -> ExchangeInfo:
     """Declare an exchange, as a client does. Succeeds if an equivalent exchange exists."""
+    arguments, _ = typed_arguments(context, request.arguments, request.encoded)
     exchange = context.vhost(request.vhost).declare_exchange(
         request.name,
         request.type,
         durable=request.durable,
         auto_delete=request.auto_delete,
         internal=request.internal,
-        arguments=request.arguments,
+        arguments=arguments,
     )
     return describe(request.vhost, exchange)
 
@@ -107,7 +129,7 @@ def delete(context: Context, request: Delete) -> None:
 
 
 OPERATIONS: Operations = {
-    "exchanges.list": Operation(list_exchanges, InVhost, ExchangeInfo),
+    "exchanges.list": Operation(list_exchanges, List, ExchangeInfo),
     "exchanges.show": Operation(show, NamedInVhost, ExchangeInfo),
     "exchanges.add": Operation(add, Add, ExchangeInfo, changes=True),
     "exchanges.delete": Operation(delete, Delete, changes=True, removes=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.policies import effective_definition
@@ -24,13 +24,23 @@ from leveret.management.operations.operation import (
     check,
 )
 from leveret.management.operations.policies import name_of
+from leveret.management.operations.typed_arguments import encoded_arguments, typed_arguments
 from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request, check_arguments
 
 
+class List(InVhost, kw_only=True):
+    """Request to list queues. `encoded` includes the types of their arguments that JSON lacks."""
+
+    encoded: bool = False
+
+
 class Add(NamedInVhost, kw_only=True):
+    """Request to declare a queue. `encoded` has the fields of the arguments as in `QueueInfo`, "" for none."""
+
     durable: bool = True
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
+    encoded: str = ""
 
     def __post_init__(self) -> None:
         check_arguments(self.arguments)
@@ -71,6 +81,8 @@ class QueueInfo(Reply, kw_only=True):
         deduplication_keys: The number of keys for that; some of them may have expired.
         dropped_duplicates: Messages that it has dropped as duplicates since the broker started.
         head_timestamp: The property `timestamp` of the next message to be delivered, in seconds; None without one.
+        encoded: The fields of the arguments in AMQP 0-9-1, in base64, if JSON lacks their types and the request asks for
+            them.
     """
 
     vhost: str
@@ -119,6 +131,7 @@ class QueueInfo(Reply, kw_only=True):
     dropped_duplicates: int
     oldest_ready_age: int | None = None
     head_timestamp: int | None = None
+    encoded: str | UnsetType = UNSET
 
 
 class QueueType(Reply, kw_only=True):
@@ -165,6 +178,7 @@ def describe(queue: Queue) -> QueueInfo:
         acked=counters.acked,
         paused=queue.paused,
         deduplicates=queue.deduplication is not None,
+        encoded=UNSET,
     )
 
 
@@ -183,17 +197,20 @@ def _find(context: Context, request: NamedInVhost) -> Queue:
     return queue
 
 
-def _describe_all(context: Context, queue: Queue) -> QueueInfo:
-    """Return the statistics of a queue, with its first ready messages."""
+def _describe_all(context: Context, queue: Queue, encoded: bool = False) -> QueueInfo:
+    """Return the statistics of a queue, with its first ready messages, and the types of its arguments if wanted."""
     found, ages = describe(queue), context.managed.ready_ages
     found.oldest_ready_age = ages.age_of(queue)
     found.head_timestamp = ages.timestamp_of(queue)
+    if encoded:
+        found.encoded = encoded_arguments(context, queue.arguments)
     return found
 
 
-def list_queues(context: Context, request: InVhost) -> Iterator[QueueInfo]:
+def list_queues(context: Context, request: List) -> Iterator[QueueInfo]:
     """List queues."""
-    return (_describe_all(context, queue) for vhost in context.vhosts(request.vhost) for queue in vhost.queue_list.walk())
+    found = (queue for vhost in context.vhosts(request.vhost) for queue in vhost.queue_list.walk())
+    return (_describe_all(context, queue, request.encoded) for queue in found)
 
 
 def show(context: Context, request: NamedInVhost) -> QueueInfo:
@@ -206,8 +223,9 @@ def add(context: Context, request: Add) -> QueueInfo:
     vhost = context.vhost(request.vhost)
     if not request.name:
         raise PreconditionFailed("the queue name is empty; expected 1 to 255 bytes")
+    arguments, _ = typed_arguments(context, request.arguments, request.encoded)
     queue = vhost.declare_queue(
-        request.name, None, durable=request.durable, auto_delete=request.auto_delete, arguments=request.arguments
+        request.name, None, durable=request.durable, auto_delete=request.auto_delete, arguments=arguments
     )
     return describe(queue)
 
@@ -259,7 +277,7 @@ def describe_type(context: VhostContext, request: Describe) -> QueueType:
 
 
 OPERATIONS: Operations = {
-    "queues.list": Operation(list_queues, InVhost, QueueInfo),
+    "queues.list": Operation(list_queues, List, QueueInfo),
     "queues.show": Operation(show, NamedInVhost, QueueInfo),
     "queues.add": Operation(add, Add, QueueInfo, changes=True),
     "queues.delete": Operation(delete, Delete, Messages, changes=True, removes=True),
