@@ -27,7 +27,7 @@ class Idle:
         driver._heartbeat_timer = None
         driver._last_sent = driver._last_received = self.loop.now
         engine = SimpleNamespace(heartbeat=INTERVAL, send_heartbeat=self._heartbeat)
-        driver.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
+        driver.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, socket_is_full=False, to_send=self._to_send)
         transport = SimpleNamespace(write=lambda data: self.sent.append(self.loop.now))
         driver.stream = SimpleNamespace(transport=transport)
         self.driver: Driver = driver
