@@ -132,7 +132,7 @@ def test_shovels_of_several_shards(broker: Sharded, call: Callable[..., Any]) ->
     assert set(vhosts.values()) == {0, 1}
     for vhost in vhosts:
         uri = f"amqp:///{'%2F' if vhost == '/' else vhost}"
-        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 0.2}
+        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 1}
         call("parameters.set", component="shovel", name="s", value=value, vhost=vhost)
 
     def states() -> list[tuple[str, str, int]]:
@@ -164,7 +164,7 @@ def test_a_shovel_acts_for_its_user_behind_a_front(broker: Sharded, call: Callab
     url = f"http://127.0.0.1:{broker.environment['LEVERET_MANAGEMENT__PORT']}/api"
 
     def put(vhost: str, uri: str) -> int:
-        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 0.2}
+        value = {"src-uri": uri, "src-queue": "in", "dest-uri": uri, "dest-queue": "out", "reconnect-delay": 1}
         request = urllib.request.Request(
             f"{url}/parameters/shovel/{vhost}/acting",
             json.dumps({"value": value}).encode(),
@@ -188,7 +188,7 @@ def test_a_shovel_acts_for_its_user_behind_a_front(broker: Sharded, call: Callab
     wait_until(lambda: state()[0] == "running", lambda: str(state()))
     assert {row["user"] for row in call("connections.list") if row["vhost"] == "/"} >= {"maker"}
     call("users.delete", name="maker")
-    wait_until(lambda: "user 'maker', for whom the shovel acts, does not exist" in state()[1], lambda: str(state()))
+    wait_until(lambda: "user 'maker', for whom the shovel acts, was deleted" in state()[1], lambda: str(state()))
     call("parameters.delete", component="shovel", name="acting", vhost="/")
 
 

@@ -77,7 +77,7 @@ def test_invalid_requests(channel: BaseChannel, stream: str) -> None:
         ("queue.describe", b'{"queue": "q"}', "not-implemented", "version None"),
         ("queue.describe", b"[1]", "command-invalid", "not a JSON object"),
         ("queue.describe", b"\xff{", "command-invalid", "not a JSON object"),
-        ("queue.describe", b'{"version": 1}', "command-invalid", "`queue`"),
+        ("queue.describe", b'{"version": 1}', "command-invalid", "the field 'queue' is missing"),
         ("queue.describe", b'{"version": 1, "queue": 5}', "command-invalid", "$.queue"),
         ("queue.describe", b'{"version": 1, "queue": "q", "more": 1}', "command-invalid", "`more`"),
         ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 1_050_000 + b'"}', "content-too-large", "1048576"),

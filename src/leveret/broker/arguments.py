@@ -151,13 +151,15 @@ def shown(value: FieldValue) -> str:
     return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
 
 
-def _text(value: FieldValue) -> str:
+def _text(value: FieldValue, levels: int = 3) -> str:
+    """Format a value without the contents of tables and arrays that are nested deeper than `levels`."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
-        return f"{{{', '.join([f'{name}: {_text(item)}' for name, item in value.items()])}}}"
+        items = [f"{name}: {_text(item, levels - 1)}" for name, item in value.items()] if levels else ["..."]
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join([_text(item) for item in value])}]"
+        return f"[{', '.join([_text(item, levels - 1) for item in value] if levels else ['...'])}]"
     if value is None:
         return "void"
     return str(value).lower() if isinstance(value, bool) else str(value)
