@@ -225,7 +225,16 @@ class Clock:
 def queue_item(name: str) -> dict[str, Any]:
     counters = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
     numbers = (*counters, *QUEUE_GAUGES, "blocked_time", "blocked_since")
-    return {"name": name, "vhost": "/", "type": "classic", "durable": True, "auto_delete": False, "exclusive": False, "paused": False, **dict.fromkeys(numbers, 0)}
+    return {
+        "name": name,
+        "vhost": "/",
+        "type": "classic",
+        "durable": True,
+        "auto_delete": False,
+        "exclusive": False,
+        "paused": False,
+        **dict.fromkeys(numbers, 0),
+    }
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:

@@ -291,7 +291,9 @@ def test_a_configured_port_in_use_stops_the_start(tmp_path: Path) -> None:
             environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
         )
         del process.defaults["LEVERET_MANAGEMENT__METRICS_PORT"]
-        with pytest.raises(RuntimeError, match=r"exit code 1(?s:.)*metrics cannot listen on port .*management\.metrics_port"):
+        with pytest.raises(
+            RuntimeError, match=r"exit code 1(?s:.)*metrics cannot listen on port .*management\.metrics_port"
+        ):
             process.start()
 
 
