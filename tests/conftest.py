@@ -11,7 +11,6 @@ import pika.connection
 import pytest
 from hypothesis import settings
 
-from tests.support import leaks
 from tests.support.broker import CONNECT_TIMEOUT
 
 # The duration of an example depends on the machine more than on the code.
@@ -57,10 +56,6 @@ ELSEWHERE = {
 }
 # A parameter of tests that also run against this peer. Those are slow: the same tests against Leveret are not.
 PEER = "rabbitmq"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    leaks.watch(config)
 
 
 @pytest.hookimpl(wrapper=True)
