@@ -480,7 +480,7 @@ def test_websockets_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wsproto", None)
     monkeypatch.setitem(sys.modules, "wsproto.connection", None)
     monkeypatch.delitem(sys.modules, "leveret.server.websocket", raising=False)
-    expected = r"'websocket\.enabled' is set, which needs the extra leveret\[websocket\]"
+    expected = r"'websocket\.enabled' is set without its extra \(make extra-websocket\)"
     with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config={"websocket": {"enabled": True}}):
         pass
 
