@@ -106,10 +106,15 @@ class Closed(Event):
 EventCallback = Callable[[Event], object]
 
 
-def add_event(events: deque[Event], event: Event) -> None:
-    """Append an event for a slow application. Of several `Blocked` and `Unblocked` in a row, only the last one stays."""
+def supersedes(event: Event, last: Event) -> bool:
+    """Return whether a slow application needs only an event, and not the one before: both are `Blocked` or `Unblocked`."""
     states = (Blocked, Unblocked)
-    if events and isinstance(event, states) and isinstance(events[-1], states):
+    return isinstance(event, states) and isinstance(last, states)
+
+
+def add_event(events: deque[Event], event: Event) -> None:
+    """Append an event for a slow application, in place of one that it supersedes."""
+    if events and supersedes(event, events[-1]):
         events[-1] = event
     else:
         events.append(event)

@@ -30,11 +30,27 @@ MAKER = Identity("maker", frozenset({"policymaker"}), frozenset({"/"}))
 
 
 # The keys of connections that events lack: those that change, and those of any size.
-UNSENT = set(
-    """channels client_properties container_id garbage_collection node recv_cnt recv_cnt_details recv_oct recv_oct_details
-    reductions reductions_details send_cnt send_cnt_details send_oct send_oct_details send_pend state user_provided_name
-    websocket_path""".split()  # noqa: SIM905
-)
+UNSENT = {
+    "channels",
+    "client_properties",
+    "container_id",
+    "garbage_collection",
+    "node",
+    "recv_cnt",
+    "recv_cnt_details",
+    "recv_oct",
+    "recv_oct_details",
+    "reductions",
+    "reductions_details",
+    "send_cnt",
+    "send_cnt_details",
+    "send_oct",
+    "send_oct_details",
+    "send_pend",
+    "state",
+    "user_provided_name",
+    "websocket_path",
+}
 
 
 class Ended(AssertionError):

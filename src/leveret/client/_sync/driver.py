@@ -42,7 +42,7 @@ from leveret.client.errors import (
     TlsFailed,
     copy_error,
 )
-from leveret.client.events import Closed, Connected, Event, Reconnecting, add_event
+from leveret.client.events import Closed, Connected, Event, EventCallback, Reconnecting, add_event, supersedes
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT, Default, Limit
 
@@ -100,7 +100,8 @@ class Driver(FrontEnd):
         self._flush_pending = False
         self._last_written = 0.0
         self._last_received = 0.0
-        self._events: deque[Event] = deque()
+        # Events with the callbacks at their time: those that are added later must not get them.
+        self._events: deque[tuple[Event, list[EventCallback]]] = deque()
         on_event = self.hosts[0].on_event
         self.callbacks: list[Callable[[Event], object]] = [] if on_event is None else [on_event]
         self._wake = threading.Event()
@@ -432,7 +433,9 @@ class Driver(FrontEnd):
     def emit(self, event: Event) -> None:
         """Notify the callbacks of an event."""
         with self.lock:
-            add_event(self._events, event)
+            if self._events and supersedes(event, self._events[-1][0]):
+                self._events.pop()
+            self._events.append((event, list(self.callbacks)))
         if isinstance(event, Closed):
             self.closed.set()
         self._wake.set()
@@ -598,8 +601,8 @@ class Driver(FrontEnd):
     def _run_callbacks(self) -> None:
         while self._events:
             with self.lock:
-                event = self._events.popleft()
-            for callback in list(self.callbacks):
+                event, callbacks = self._events.popleft()
+            for callback in callbacks:
                 try:
                     callback(event)
                 except BaseException:

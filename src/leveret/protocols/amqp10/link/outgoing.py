@@ -67,7 +67,9 @@ class LinkConsumer(Consumer):
         priority: int = 0,
         default_outcome: Checked = None,
     ) -> None:
-        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, Scope())
+        scope = Scope()
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, scope)
+        self.depart = scope.depart
         self.link = link
         self.default_outcome = default_outcome
         self.no_local = False
@@ -593,9 +595,7 @@ class OutgoingLink(Link):
         return self.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
 
     def leave(self) -> None:
-        scope = self.consumer.scope
-        if isinstance(scope, Scope):
-            scope.depart()
+        self.consumer.depart()
         self.consumer.deactivate()
         self.consumer.queue.consumers.leave(self.consumer)
         if self.transaction is not None:
