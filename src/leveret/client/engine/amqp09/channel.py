@@ -351,8 +351,7 @@ class Amqp09ChannelCore(ChannelCore):
             # The channel has one window. Make it as large as the sum of its consumers' windows.
             others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
             counts = [one.prefetch for one in (*others, consumer)]
-            count = 0 if 0 in counts else min(sum(counts), 0xFFFF)
-            self.cast("basic.qos", {"prefetch_count": count})
+            self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
     def new_file_consumer(
         self, queue: str, tag: str, prefetch: int, directory: Directory, arguments: FieldMapping | None, **options: bool
