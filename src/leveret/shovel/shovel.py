@@ -49,7 +49,7 @@ class Shovel:
         self.name = name
         self.type = type
         self.definition = definition
-        self.rights = rights
+        self._rights = rights
         # Whether it acts with the permissions of its user, the basis of its rights when it began to connect, and the URIs
         # of the brokers that it may have connected to.
         self._acts = False
@@ -79,9 +79,13 @@ class Shovel:
         supervising = self._supervise() if former is None else self._supervise_after(former)
         self._task = asyncio.get_running_loop().create_task(supervising, name=f"leveret shovel {self.name}")
 
+    def set_rights(self, rights: Rights) -> None:
+        """Set the rights with which the shovel connects from now on."""
+        self._rights = rights
+
     def has_changed_rights(self) -> bool:
         """Return whether the shovel is connected, or about to connect, and its rights have changed since."""
-        return self._state != TERMINATED and self._basis is not None and self._basis != self.rights.basis(self._acts)
+        return self._state != TERMINATED and self._basis is not None and self._basis != self._rights.basis(self._acts)
 
     def cancel(self) -> asyncio.Task[None]:
         """End the shovel, and return a task that ends when its connections are closed. It must have been started."""
@@ -100,7 +104,7 @@ class Shovel:
             name=self.name,
             type=self.type,
             state=self._state,
-            user=self.rights.user,
+            user=self._rights.user,
             changed=round(self._changed, 3),
             src_uri=without_credentials(self._uris[0]),
             src_protocol=source.protocol,
@@ -160,8 +164,8 @@ class Shovel:
         await asyncio.to_thread(import_module, "leveret.shovel.transfer")
         from leveret.shovel.transfer import run
 
-        self._acts = self.rights.check(self.definition)
-        self._basis = self.rights.basis(self._acts)
+        self._acts = self._rights.check(self.definition)
+        self._basis = self._rights.basis(self._acts)
         self._places.clear()
         try:
             await run(self.definition, self._hosts, self._headers(), self._note_running)
@@ -187,7 +191,7 @@ class Shovel:
         self._changed = time.time()
 
     async def _hosts(self, side: str, end: End) -> list[Parameters]:
-        found = await self.rights.hosts(side, end, f"Shovel {self.name}")
+        found = await self._rights.hosts(side, end, f"Shovel {self.name}")
         for parameters, uri in found:
             self._places.setdefault(_place(side, parameters), uri)
         return [parameters for parameters, _ in found]

@@ -125,7 +125,7 @@ class Shovels(ParameterWatch):
             for name, setter in vhost.parameters.mark_deleted(SHOVEL, users).items():
                 shovel = self._shovels.get((DYNAMIC, vhost.name, name))
                 if shovel is not None:
-                    shovel.rights = self._rights(setter)
+                    shovel.set_rights(self._rights(setter))
         self._broker.end_turn()
 
     def vhost_added(self, name: str) -> None:
